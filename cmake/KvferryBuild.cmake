@@ -1,0 +1,79 @@
+# Compiler settings and the three functions every CMakeLists.txt of the tree uses:
+#   kvferry_library(NAME SOURCES... DEPS...)   one static library per folder
+#   kvferry_test(NAME SOURCES... DEPS... LABEL unit|conformance|e2e)
+#   kvferry_light_sanitizers(FILES...)         heavy units (Beast, CLI11): address sanitizer only
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+
+set(KVFERRY_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined")
+
+find_program(KVFERRY_CCACHE ccache)
+if(KVFERRY_CCACHE)
+  # Hits in a second clone need the base folder, no hashed folder and the two sloppiness flags.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros ${KVFERRY_CCACHE})
+endif()
+
+# Everywhere alike, executables included: the precompiled header is shared by all targets.
+add_compile_options(-fPIC)
+add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+                    -Wimplicit-fallthrough -Werror -fpch-preprocess)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  # -g1 keeps line numbers in crash reports and costs little.
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+else()
+  set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
+endif()
+if(KVFERRY_SANITIZE)
+  add_compile_options(-fno-omit-frame-pointer -fno-sanitize-recover=all
+                      $<$<NOT:$<BOOL:$<TARGET_PROPERTY:KVFERRY_NO_UBSAN>>>:-fsanitize=${KVFERRY_SANITIZE}>
+                      $<$<BOOL:$<TARGET_PROPERTY:KVFERRY_NO_UBSAN>>:-fsanitize=address>
+                      # gcc 12 reports false positives of these two under sanitizers.
+                      -Wno-maybe-uninitialized -Wno-stringop-overflow)
+  add_link_options(-fsanitize=${KVFERRY_SANITIZE})
+endif()
+
+find_program(KVFERRY_MOLD mold)
+if(KVFERRY_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+
+# The standard headers that nearly every unit includes, precompiled once and reused by all targets.
+add_library(kvferry_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cc)
+target_precompile_headers(kvferry_pch PRIVATE ${CMAKE_SOURCE_DIR}/cmake/pch.h)
+
+function(kvferry_target_defaults NAME)
+  target_include_directories(${NAME} PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  if(NOT ARG_NO_UBSAN)
+    target_precompile_headers(${NAME} REUSE_FROM kvferry_pch)
+  else()
+    set_target_properties(${NAME} PROPERTIES KVFERRY_NO_UBSAN ON)
+  endif()
+endfunction()
+
+# NO_UBSAN: for folders of heavy headers, whose compile time the undefined-behaviour sanitizer triples.
+function(kvferry_library NAME)
+  cmake_parse_arguments(ARG "NO_UBSAN" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${NAME} STATIC ${ARG_SOURCES})
+  kvferry_target_defaults(${NAME})
+  target_link_libraries(${NAME} PUBLIC ${ARG_DEPS})
+endfunction()
+
+find_package(GTest REQUIRED)
+include(GoogleTest)
+
+# LABEL groups tests for ctest -L: unit, conformance, e2e.
+function(kvferry_test NAME)
+  cmake_parse_arguments(ARG "NO_UBSAN" "LABEL" "SOURCES;DEPS" ${ARGN})
+  add_executable(${NAME} ${ARG_SOURCES})
+  kvferry_target_defaults(${NAME})
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT 120)
+endfunction()
