@@ -1,0 +1,290 @@
+#!/usr/bin/python3
+"""Shows that the checks of this folder can fail: feeds them good and deliberately broken input.
+
+    tools/checks_can_fail.py [--compiler g++]
+
+A check that never fails is worth nothing; this runs each on samples in a temporary folder and
+demands that the good one passes and that each broken one is refused with the right words.
+"""
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+TOOLS = pathlib.Path(__file__).resolve().parent
+PYTHON = sys.executable
+
+
+class Failures:
+    def __init__(self):
+        self.count = 0
+        self.cases = 0
+
+    def expect(self, name, result, want_failure, words):
+        self.cases += 1
+        output = result.stdout + result.stderr
+        failed = result.returncode != 0
+        missing = [word for word in words if word not in output]
+        crashed = "Traceback" in output
+        if failed == want_failure and not missing and not crashed:
+            return
+        self.count += 1
+        print(f"{name}: exit {result.returncode}, wanted {'a failure' if want_failure else 'success'}"
+              + (f"; not in its output: {missing}" if missing else ""))
+        print("".join(f"  | {line}\n" for line in output.splitlines()), end="")
+
+
+def run(*command, **arguments):
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True,
+                          check=False, **arguments)
+
+
+# File -> content of one added or replaced file, and the words its refusal must contain.
+GOOD_TREE = {
+    "include/kvferry/ids.h": "#include <cstdint>\n",
+    "include/kvferry/status.h": '#include "kvferry/ids.h"\n',
+    "include/kvferry/kv_manager.h": '#include "kvferry/status.h"\n',
+    "src/base/clock.h": '#include <mutex>\n#include "kvferry/status.h"\n',
+    "src/wire/codec.h": '#include <vector>\n#include "base/prng.h"\n',
+    "src/wire/codec.cc": '#include "wire/codec.h"\n#include "wire/kvferry_generated.h"\n',
+    "src/layout/plan.h": "#include <span>\n#include <kvferry/ids.h>\n",
+    "src/core/event.h": '#include <chrono>\n#include "layout/plan.h"\n#include "wire/codec.h"\n'
+                        '// #include "net/link.h"\n/* #include <thread>\n#include <mutex>\n*/\n',
+    "src/net/link.h": '#include <zmq.hpp>\n#include <sys/socket.h>\n#include "core/event.h"\n',
+    "src/runtime/driver.h": '#include "kvferry/kv_manager.h"\n#include "net/link.h"\n',
+}
+BROKEN_FILES = [
+    ("upwards", "src/core/bad.h", '#pragma once\n#include "net/link.h"\n',
+     ["src/core/bad.h:2:", "'core' (level 2)", "'net' (level 3)", "lower levels only"]),
+    ("siblings", "src/wire/bad.h", '#include "layout/plan.h"\n',
+     ["src/wire/bad.h:1:", "'layout' (level 1)", "one level"]),
+    ("object from below", "src/net/bad.cc", '#include <kvferry/kv_manager.h>\n',
+     ["src/net/bad.cc:1:", "public objects", "(level 4)"]),
+    ("value needs object", "include/kvferry/ids.h", '#include "kvferry/kv_manager.h"\n',
+     ["include/kvferry/ids.h:1:", "public values", "level 4"]),
+    ("public needs private", "include/kvferry/kv_manager.h", '#include "base/clock.h"\n',
+     ["public headers only"]),
+    ("unknown public header", "include/kvferry/new.h", "\n", ["new.h:1:", "has no level"]),
+    ("unknown folder", "src/extra/a.h", "\n", ["src/extra/a.h:1:", "has no level"]),
+    ("thread in core", "src/core/bad.cc", "#include <thread>\n",
+     ["src/core/bad.cc:1:", "<thread>", "threads and locks"]),
+    ("socket in wire", "src/wire/bad.cc", "#  include <sys/socket.h>\n", ["operating system"]),
+    ("log in layout", "src/layout/bad.cc", "#include <spdlog/spdlog.h>\n", ["spdlog/spdlog.h"]),
+    ("file in values", "include/kvferry/ids.h", "#include <fstream>\n", ["input and output"]),
+    ("generated header in a header", "src/wire/bad.h", '#include "wire/kvferry_generated.h"\n',
+     ["behind the codec"]),
+    ("generated header in core", "src/core/bad.cc", '#include "wire/kvferry_generated.h"\n',
+     ["behind the codec"]),
+    ("path upwards", "src/core/bad.cc", '#include "../net/link.h"\n', ["without '..'"]),
+    ("neighbour by bare name", "src/core/bad.cc", '#include "event.h"\n', ["core/event.h"]),
+    ("macro", "src/core/bad.cc", "#include HEADER\n", ["through a macro"]),
+]
+
+
+def write_tree(folder, files):
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+
+
+def try_layers(folder, failures):
+    check = TOOLS / "check_layers.py"
+    write_tree(folder / "good", GOOD_TREE)
+    failures.expect("layers: good tree", run(PYTHON, check, "--root", folder / "good"), False, [])
+    for name, path, content, words in BROKEN_FILES:
+        tree = folder / name.replace(" ", "-")
+        write_tree(tree, {**GOOD_TREE, path: content})
+        failures.expect(f"layers: {name}", run(PYTHON, check, "--root", tree), True, words)
+    (folder / "empty").mkdir()
+    failures.expect("layers: empty tree", run(PYTHON, check, "--root", folder / "empty"), True, [])
+
+
+GOOD_UNIT = """
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+namespace kvferry {
+int helper(int value);
+const char* const kNames[] = {"granted", "covered"};
+constexpr int kLimit = 4;
+struct Room { virtual ~Room() = default; virtual int step(int now) { return now + kLimit; } };
+struct Protocol {
+  std::map<int, std::string> names; std::unordered_map<int, std::vector<int>> rooms;
+  int step(int now) {
+    rooms[now].push_back(helper(now));
+    names.emplace(now, kNames[now & 1]);
+    return static_cast<int>(rooms.at(now).size() + names.at(now).size()) + Room().step(now);
+  }
+};
+int run(Protocol& protocol, int now) { return protocol.step(now); }
+}
+"""
+# Bodies of broken units, and words that the refusal must contain.
+BROKEN_UNITS = [
+    ("reads the clock", "#include <chrono>\nlong f() { return "
+     "std::chrono::steady_clock::now().time_since_epoch().count(); }",
+     ["std::chrono::", "now()", "reads a clock"]),
+    ("C time", "#include <ctime>\nlong f() { return time(nullptr); }", ["calls time", "clock"]),
+    ("lock", "#include <mutex>\nvoid f(std::mutex& m) { std::lock_guard<std::mutex> lock(m); }",
+     ["pthread_mutex_lock"]),
+    ("thread", "#include <thread>\nvoid f() { std::thread([] {}).detach(); }", ["std::thread"]),
+    ("sleep", "#include <thread>\nvoid f(long n) { "
+     "std::this_thread::sleep_for(std::chrono::seconds(n)); }", ["sleep"]),
+    ("socket", "#include <sys/socket.h>\nint f() { return socket(1, 1, 0); }", ["calls socket"]),
+    ("print", "#include <cstdio>\nvoid f(int n) { printf(\"%d\", n); }", ["printf"]),
+    ("environment", "#include <cstdlib>\nchar* f() { return getenv(\"HOME\"); }", ["getenv"]),
+    ("randomness", "#include <random>\nunsigned f() { return std::random_device()(); }",
+     ["std::random_device"]),
+    ("unjudged call", "extern \"C\" int strange(int); int f() { return strange(1); }",
+     ["calls strange", "on no list", "How to decide"]),
+    ("unjudged call with a string", "#include <string>\nvoid strange(std::string); "
+     "void f() { strange(std::string()); }", ["calls strange(", "on no list"]),
+    ("higher folder", "namespace kvferry { int above(); } int f() { return kvferry::above(); }",
+     ["kvferry::above()", "not defined in"]),
+    ("mutable global", "int counter; int f() { return ++counter; }", ["mutable global counter"]),
+    ("initialised global", "namespace { int seed = 7; } int f() { return ++seed; }",
+     ["mutable global (anonymous namespace)::seed"]),
+    ("function's static", "int f() { static int calls = 0; return ++calls; }",
+     ["mutable global f()::calls"]),
+    ("inline variable", "inline int shared = 0; int f() { return ++shared; }",
+     ["mutable global shared"]),
+    ("per-thread object", "thread_local int mine; int f() { return ++mine; }",
+     ["mutable global mine"]),
+    ("static with a constructor", "#include <string>\nconst std::string& f() { "
+     "static const std::string text(40, 'x'); return text; }", ["__cxa_guard", "::text in .bss"]),
+    ("impure helper", "namespace kvferry { long tick(); } long f() { return kvferry::tick(); }",
+     ["impure.o", "reads a clock", "needed by"]),
+]
+HELPERS = {
+    "pure": "namespace kvferry { int helper(int value) { return value * 3; } }",
+    "impure": "#include <ctime>\nnamespace kvferry { long tick() { return time(nullptr); } }",
+}
+
+
+def make_archive(folder, compiler, name, units):
+    objects = []
+    for unit, source in units.items():
+        path = folder / f"{unit}.cc"
+        path.write_text(source, encoding="utf-8")
+        compiled = run(compiler, "-std=c++20", "-O1", "-fPIC", "-c", path, "-o", folder / f"{unit}.o")
+        if compiled.returncode != 0:
+            sys.exit(f"checks_can_fail: sample {unit} does not compile:\n{compiled.stderr}")
+        objects.append(folder / f"{unit}.o")
+    archive = folder / f"lib{name}.a"
+    subprocess.run(["ar", "rcs", archive, *objects], check=True)
+    return archive
+
+
+def try_symbols(folder, compiler, failures):
+    check = TOOLS / "check_core_symbols.py"
+    base = make_archive(folder, compiler, "base", HELPERS)
+    good = make_archive(folder, compiler, "good", {"good": GOOD_UNIT})
+    failures.expect("symbols: good archive", run(PYTHON, check, "--closure", base, good), False, [])
+    failures.expect("symbols: helper left out", run(PYTHON, check, good), True,
+                    ["kvferry::helper(int)", "not defined in"])
+    for number, (name, source, words) in enumerate(BROKEN_UNITS):
+        archive = make_archive(folder, compiler, f"bad{number}", {f"bad{number}": source})
+        failures.expect(f"symbols: {name}", run(PYTHON, check, "--closure", base, archive), True,
+                        words)
+
+
+FAKE_NPM = """#!/bin/sh
+# Stands in for npm: 'pack' hands out the prepared archive and leaves a note that it was called.
+[ "$1" = pack ] || exit 0
+echo called >>"$FAKE_NPM_LOG"
+cp "$FAKE_NPM_ARCHIVE" .
+"""
+
+
+def try_artefacts(folder, failures):
+    """A private copy of the setup scripts with a stand-in for npm; no network."""
+    setup = folder / "tools" / "setup"
+    setup.mkdir(parents=True)
+    for path in (TOOLS / "setup").glob("*.py"):
+        (setup / path.name).write_bytes(path.read_bytes())
+    content = b"library\n"
+    archive = folder / "package.tgz"
+    with tarfile.open(archive, "w:gz") as file:
+        entry = tarfile.TarInfo("package/lib.so")
+        entry.size = len(content)
+        file.addfile(entry, io.BytesIO(content))
+    npm = folder / "bin" / "npm"
+    npm.parent.mkdir()
+    npm.write_text(FAKE_NPM, encoding="utf-8")
+    npm.chmod(0o755)
+    log = folder / "calls"
+    environment = {"PATH": f"{npm.parent}:/usr/bin:/bin", "FAKE_NPM_LOG": str(log),
+                   "FAKE_NPM_ARCHIVE": str(archive), "HOME": os.environ.get("HOME", "/")}
+
+    def artefact(archive_hash, file_hash):
+        manifest = setup / "artefacts.json"
+        manifest.write_text(json.dumps({"artefacts": [{
+            "name": "sample", "title": "a sample", "kind": "npm", "package": "sample",
+            "version": "1.0.0", "bytes": 100, "sha256": archive_hash, "into": "sample",
+            "files": [{"from": "package/lib.so", "to": "lib.so", "sha256": file_hash}],
+            "links": {"liblink.so": "lib.so"}}]}), encoding="utf-8")
+        return run(PYTHON, setup / "artefacts.py", env=environment)
+
+    def calls():
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    right_archive = hashlib.sha256(archive.read_bytes()).hexdigest()
+    right_file = hashlib.sha256(content).hexdigest()
+    place = folder / ".cache" / "sample" / "lib.so"
+
+    def expect_state(name, present, call_count):
+        failures.cases += 1
+        if place.exists() != present or calls() != call_count:
+            failures.count += 1
+            print(f"artefacts: {name}: file present {place.exists()}, wanted {present}; client calls "
+                  f"{calls()}, wanted {call_count}")
+
+    failures.expect("artefacts: wrong archive", artefact("0" * 64, right_file), True,
+                    ["wrong content", "expected: SHA-256 " + "0" * 64, "found:    SHA-256 "
+                     + right_archive, "fix:"])
+    expect_state("wrong archive is not used", False, 1)
+    failures.expect("artefacts: wrong file", artefact(right_archive, "0" * 64), True,
+                    ["wrong content", "package/lib.so"])
+    expect_state("wrong file is not used", False, 2)
+    failures.expect("artefacts: right archive", artefact(right_archive, right_file), False, [])
+    expect_state("right archive is used", True, 3)
+    failures.expect("artefacts: second run", artefact(right_archive, right_file), False, [])
+    expect_state("second run calls no client", True, 3)
+    place.write_bytes(b"damaged\n")
+    failures.expect("artefacts: damaged cache", artefact(right_archive, right_file), False,
+                    ["is damaged"])
+    expect_state("damaged file is fetched again", True, 4)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--compiler", default="g++")
+    options = parser.parse_args()
+    failures = Failures()
+    with tempfile.TemporaryDirectory(prefix="kvferry-checks-") as name:
+        folder = pathlib.Path(name)
+        for part in ("layers", "symbols", "artefacts"):
+            (folder / part).mkdir()
+        try_layers(folder / "layers", failures)
+        try_symbols(folder / "symbols", options.compiler, failures)
+        try_artefacts(folder / "artefacts", failures)
+    if failures.count:
+        print(f"checks_can_fail: {failures.count} of {failures.cases} cases went the wrong way")
+        return 1
+    print(f"checks_can_fail: {failures.cases} cases, each as it should be")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
