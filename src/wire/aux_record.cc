@@ -1,0 +1,122 @@
+#include "wire/aux_record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <concepts>
+
+namespace kvferry::wire {
+namespace {
+
+// Offsets of the fields. What lies between them is zero and covered by the CRC, so that a later
+// version may use it.
+constexpr std::size_t kMagicAt = 0;
+constexpr std::size_t kFirstTokenAt = 4;
+constexpr std::size_t kFirstLogprobAt = 8;
+constexpr std::size_t kPromptTokensAt = 12;
+constexpr std::size_t kCachedTokensAt = 16;
+constexpr std::size_t kRoomAt = 24;
+constexpr std::size_t kBindingHighAt = 32;
+constexpr std::size_t kBindingLowAt = 40;
+constexpr std::size_t kCrcAt = kAuxRecordBytes - 4;
+
+// "KVA1" in memory order.
+constexpr std::uint32_t kMagic = 0x3141'564B;
+
+template <std::unsigned_integral T>
+void store(std::span<std::byte> slot, std::size_t at, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    slot[at + i] = static_cast<std::byte>(value >> (8 * i));
+  }
+}
+
+template <std::unsigned_integral T>
+T load(std::span<const std::byte> slot, std::size_t at) {
+  T value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    value |= static_cast<T>(static_cast<T>(slot[at + i]) << (8 * i));
+  }
+  return value;
+}
+
+// Table of CRC32C (Castagnoli, reflected). Made at compile time: libraries keep theirs in a
+// function-local static, and pure code has none.
+constexpr std::array<std::uint32_t, 256> make_crc_table() {
+  constexpr std::uint32_t kReflectedPolynomial = 0x82F63B78;
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t byte = 0; byte < table.size(); ++byte) {
+    std::uint32_t remainder = byte;
+    for (int bit = 0; bit < 8; ++bit) {
+      remainder = (remainder >> 1) ^ ((remainder & 1) != 0 ? kReflectedPolynomial : 0);
+    }
+    table[byte] = remainder;
+  }
+  return table;
+}
+constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
+
+std::uint32_t crc_of(std::span<const std::byte> slot) {
+  std::uint32_t remainder = 0xFFFFFFFF;
+  for (const std::byte byte : slot.first(kCrcAt)) {
+    remainder = (remainder >> 8) ^ kCrcTable[(remainder ^ static_cast<std::uint32_t>(byte)) & 0xFF];
+  }
+  return ~remainder;
+}
+
+tl::unexpected<Failure> invalid(std::string what) {
+  return fail(FailureCode::kAuxInvalid, std::move(what));
+}
+
+}  // namespace
+
+void encode_aux(std::span<std::byte> slot, RoomId room, Binding binding, const AuxRecord& record) {
+  std::fill(slot.begin(), slot.end(), std::byte{0});
+  store<std::uint32_t>(slot, kMagicAt, kMagic);
+  store<std::uint32_t>(slot, kFirstTokenAt, static_cast<std::uint32_t>(record.first_token));
+  store<std::uint32_t>(slot, kFirstLogprobAt, std::bit_cast<std::uint32_t>(record.first_logprob));
+  store<std::uint32_t>(slot, kPromptTokensAt, record.prompt_tokens);
+  store<std::uint32_t>(slot, kCachedTokensAt, record.cached_tokens);
+  store<std::uint64_t>(slot, kRoomAt, room.value());
+  store<std::uint64_t>(slot, kBindingHighAt, binding.high);
+  store<std::uint64_t>(slot, kBindingLowAt, binding.low);
+  store<std::uint32_t>(slot, kCrcAt, crc_of(slot));
+}
+
+Result<AuxRecord> decode_aux(std::span<const std::byte> slot, RoomId room, Binding binding,
+                             std::uint32_t vocab_size) {
+  if (slot.size() < kAuxRecordBytes) {
+    return invalid(
+        fmt::format("aux slot has {} bytes, a record has {}", slot.size(), kAuxRecordBytes));
+  }
+  if (const auto magic = load<std::uint32_t>(slot, kMagicAt); magic != kMagic) {
+    return invalid(fmt::format("aux record starts with {:08x}, not {:08x}", magic, kMagic));
+  }
+  const auto stored = load<std::uint32_t>(slot, kCrcAt);
+  if (const std::uint32_t computed = crc_of(slot); stored != computed) {
+    return invalid(fmt::format("aux CRC is {:08x}, its bytes give {:08x}", stored, computed));
+  }
+  if (const auto named = load<std::uint64_t>(slot, kRoomAt); named != room.value()) {
+    return invalid(fmt::format("aux record is of room {}, not {}", named, room.value()));
+  }
+  const Binding bound{load<std::uint64_t>(slot, kBindingHighAt),
+                      load<std::uint64_t>(slot, kBindingLowAt)};
+  if (bound != binding) {
+    return invalid(
+        fmt::format("aux record is of binding {}, not {}", bound.to_hex(), binding.to_hex()));
+  }
+  AuxRecord record;
+  record.first_token = static_cast<std::int32_t>(load<std::uint32_t>(slot, kFirstTokenAt));
+  record.first_logprob = std::bit_cast<float>(load<std::uint32_t>(slot, kFirstLogprobAt));
+  record.prompt_tokens = load<std::uint32_t>(slot, kPromptTokensAt);
+  record.cached_tokens = load<std::uint32_t>(slot, kCachedTokensAt);
+  if (vocab_size > 0 &&
+      (record.first_token < 0 || static_cast<std::uint32_t>(record.first_token) >= vocab_size)) {
+    return invalid(fmt::format("aux token {} is outside the vocabulary of {}", record.first_token,
+                               vocab_size));
+  }
+  return record;
+}
+
+}  // namespace kvferry::wire
