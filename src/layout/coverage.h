@@ -1,0 +1,102 @@
+// What one writer may write under one grant (GrantExtent), and what of it has landed (CoverageSet).
+// Pure. Success needs a full set (rule 10): "the last chunk was seen" is not enough.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kvferry/ids.h"
+#include "layout/copy_plan.h"
+
+namespace kvferry::layout {
+
+// Immutable once made, so that a transport's threads may read it without a lock.
+class GrantExtent {
+ public:
+  GrantExtent() = default;
+  // pages: the whole page list of the grant, every one of which this writer fills with page_slices.
+  // aux_slot -1 and empty state_slots: none from this writer. A list with an item twice can never
+  // be covered: the second landing is an overlap.
+  GrantExtent(std::vector<ItemSlice> page_slices, std::vector<PageIndex> pages,
+              std::vector<ItemSlice> aux_slices, std::int64_t aux_slot,
+              std::vector<ItemSlice> state_slices, std::vector<std::uint32_t> state_slots);
+
+  // Whether every byte of [offset, offset + length) of the item is this writer's under this grant.
+  // Overflow of offset + length is outside, and so is a write of no bytes.
+  bool contains(RegionId region, std::uint32_t item, std::uint64_t offset,
+                std::uint64_t length) const;
+  std::uint64_t total_bytes() const;
+  std::uint64_t total_writes_bound() const;  // pieces in all
+  std::span<const PageIndex> pages() const;
+
+ private:
+  friend class CoverageSet;
+  // Consecutive item numbers at consecutive positions of their list. Page lists are mostly long
+  // runs, and the regions share one list, so that a grant costs little more than its page list.
+  struct ItemRun {
+    std::uint32_t first;
+    std::uint32_t count;
+    std::uint32_t position;
+  };
+  using ItemRuns = std::vector<ItemRun>;  // sorted by first; repeated items keep one position
+  struct RegionRule {
+    RegionId region;
+    std::vector<ItemSlice> slices;  // sorted by offset
+    std::uint64_t item_bytes = 0;   // of all slices together
+    std::size_t list = 0;           // index into lists_
+  };
+
+  static ItemRuns make_runs(std::span<const std::uint32_t> items);
+  void add_rules(std::vector<ItemSlice> slices, std::span<const std::uint32_t> items);
+  const RegionRule* find_rule(RegionId region) const;
+  // Position of the item in the rule's list, or nothing.
+  std::optional<std::uint32_t> find_item(const RegionRule& rule, std::uint32_t item) const;
+  static bool covers(const RegionRule& rule, std::uint64_t offset, std::uint64_t length);
+
+  std::vector<RegionRule> rules_;  // sorted by region
+  std::vector<ItemRuns> lists_;
+  std::vector<PageIndex> pages_;
+  std::uint64_t total_bytes_ = 0;
+  std::uint64_t total_writes_ = 0;
+};
+
+class CoverageSet {
+ public:
+  explicit CoverageSet(const GrantExtent& extent);  // extent must outlive the set
+
+  enum class Add : std::uint8_t { kAdded, kOverlap, kOutside };
+  // kOverlap: some byte was here already; nothing is added then.
+  Add add(RegionId region, std::uint32_t item, std::uint64_t offset, std::uint64_t length);
+
+  // For transports whose target sees no single landing: the writer's Done vouches for every byte.
+  void cover_all() { covered_bytes_ = extent_->total_bytes(); }
+
+  std::uint64_t covered_bytes() const { return covered_bytes_; }
+  bool is_full() const { return covered_bytes_ == extent_->total_bytes(); }
+
+ private:
+  struct Interval {
+    std::uint64_t begin;
+    std::uint64_t end;
+  };
+  // An item of which some bytes landed.
+  struct Partial {
+    std::vector<Interval> intervals;  // sorted, disjoint, not touching
+    std::uint64_t bytes = 0;
+  };
+  struct RegionCover {
+    std::vector<bool> whole;  // by position: all of the item's bytes landed
+    std::unordered_map<std::uint32_t, Partial> partial;  // by position
+  };
+  // Whether the range touches none of the intervals; inserts it when it does not.
+  static bool insert(std::vector<Interval>& intervals, Interval added);
+
+  const GrantExtent* extent_;
+  std::vector<RegionCover> covers_;  // parallel to the extent's rules
+  std::uint64_t covered_bytes_ = 0;
+};
+
+}  // namespace kvferry::layout
