@@ -1,0 +1,58 @@
+// The HTTP surface of one server: routes, checks of a request's form, health. Long work goes to the
+// scheduler; nothing here waits.
+//
+// Threads: handle() runs on the HTTP server's threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "net/http_server.h"
+#include "serve/page_pool.h"
+#include "serve/room_log.h"
+#include "serve/scheduler.h"
+#include "serve/transfer.h"
+
+namespace kvferry::serve {
+
+enum class ServeRole : std::uint8_t { kPrefill, kDecode, kBoth };
+std::string_view to_string(ServeRole role);
+
+// What the routes look at. Pointers are null where the role has no such thing; all outlive the API.
+struct ApiContext {
+  ServeRole role = ServeRole::kBoth;
+  const Engine* engine = nullptr;
+  Scheduler* scheduler = nullptr;
+  const PagePool* pool = nullptr;
+  const Transfer* transfer = nullptr;
+  const RoomLog* rooms = nullptr;
+  const ServeMetrics* metrics = nullptr;
+  const std::atomic<bool>* draining = nullptr;
+  std::uint32_t default_chat_tokens = 256;
+};
+
+class HttpApi {
+ public:
+  explicit HttpApi(ApiContext context);
+  void handle(net::HttpRequest request, std::shared_ptr<net::Responder> responder) const;
+
+  // Checks a request against this server and splits its prompt into tokens.
+  tl::expected<Submission, ApiError> prepare(GenerationRequest request) const;
+
+ private:
+  void generate(RequestKind kind, const net::HttpRequest& request,
+                std::shared_ptr<net::Responder> responder) const;
+  std::optional<ApiError> check_room(const GenerationRequest& request) const;
+  Result<std::vector<Token>> tokenize(const GenerationRequest& request) const;
+  std::vector<ReadinessCheck> readiness() const;
+  net::HttpResponse answer_get(std::string_view path) const;
+  net::HttpResponse room_answer(std::string_view name) const;
+  std::string metrics_text() const;
+
+  const ApiContext context_;
+  const std::int64_t created_;
+};
+
+}  // namespace kvferry::serve
