@@ -49,7 +49,7 @@ struct Options {
   std::uint32_t max_queued_messages = 65'536;    // waiting for the window, per peer
   std::uint32_t max_peers = 1'024;
   std::uint32_t pause_threshold_ms = 500;        // a longer turn than this drains the inbox first
-  std::uint32_t lane_failure_limit = 3;          // within session_grace_ms: the session ends
+  std::uint32_t lane_failure_limit = 6;          // within session_grace_ms: the session ends
 
   // Control link.
   std::string control_host = "127.0.0.1";        // address to bind

@@ -1,0 +1,72 @@
+// One thread that waits for sockets, for tasks from other threads and for a periodic tick.
+//
+// add, change, remove and the handlers run on the loop's thread, or before start and after stop.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/instant.h"
+#include "data_plane/tcp/socket.h"
+#include "kvferry/status.h"
+
+namespace kvferry::data_plane::tcp {
+
+class EventLoop {
+ public:
+  class Handler {
+   public:
+    virtual void on_ready(std::uint32_t epoll_events) = 0;
+
+   protected:
+    ~Handler() = default;
+  };
+  using Task = std::function<void()>;
+  using Token = std::uint64_t;  // never reused, so that a late event can't reach another handler
+
+  EventLoop() = default;
+  ~EventLoop();  // as stop()
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // on_tick runs every period while wants_ticks(true) is in force.
+  Status open(Duration period, std::function<void(Instant now)> on_tick);
+  void start();
+  // Runs what was posted before, then ends the thread. Tasks posted afterwards are dropped.
+  void stop();
+  // From any thread.
+  void post(Task task);
+
+  void wants_ticks(bool wanted) { ticking_ = wanted; }
+  Token add(int fd, std::uint32_t epoll_events, Handler* handler);
+  void change(Token token, int fd, std::uint32_t epoll_events);
+  void remove(Token token, int fd);
+  // Monotonic time at the start of this turn of the loop.
+  Instant now() const { return now_; }
+
+ private:
+  void run();
+  bool run_tasks();
+
+  Fd epoll_;
+  Fd wake_;
+  Duration period_{};
+  std::function<void(Instant)> on_tick_;
+  bool ticking_ = false;
+  Instant now_{};
+  Token next_token_ = 1;
+  std::unordered_map<Token, Handler*> handlers_;
+
+  std::mutex mutex_;
+  std::vector<Task> tasks_;
+  bool stopping_ = false;
+  std::vector<Task> running_;
+  std::thread thread_;
+};
+
+}  // namespace kvferry::data_plane::tcp

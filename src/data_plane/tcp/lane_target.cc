@@ -1,0 +1,317 @@
+#include "data_plane/tcp/lane_target.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace kvferry::data_plane::tcp {
+namespace {
+
+// Steps of one lane before the others of its loop get their turn.
+constexpr int kStepsPerTurn = 64;
+// A source that does not read its answers is not read from either.
+constexpr std::size_t kMaxOutputBytes = 256U << 10;
+// Answers held back for a first copy; a source that sends more second copies than this is not ours.
+constexpr std::size_t kMaxHeldAnswers = 64;
+
+}  // namespace
+
+TargetLane::TargetLane(EventLoop& loop, ReceiveGate::Reader& reader, TargetLaneOwner& owner,
+                       const TargetLimits& limits, std::shared_ptr<TargetSession> session,
+                       std::uint32_t serial, Fd fd, std::string peer)
+    : loop_(loop),
+      reader_(reader),
+      owner_(owner),
+      limits_(limits),
+      session_(std::move(session)),
+      serial_(serial),
+      peer_(std::move(peer)),
+      fd_(std::move(fd)) {
+  session_->lanes.fetch_add(1);
+  expect(Stage::kHeader, kHeaderBytes);
+}
+
+TargetLane::~TargetLane() {
+  close();
+  session_->lanes.fetch_sub(1);
+}
+
+void TargetLane::start(const Digest& proof) {
+  last_sent_ = loop_.now();
+  last_received_ = loop_.now();
+  interest_ = EPOLLIN;
+  token_ = loop_.add(fd_.get(), interest_, this);
+  output_ = encode_welcome(proof);
+  flush();
+}
+
+void TargetLane::expect(Stage stage, std::size_t bytes) {
+  stage_ = stage;
+  input_wanted_ = bytes;
+  input_size_ = 0;
+  if (input_.size() < bytes) input_.resize(bytes);
+}
+
+void TargetLane::on_ready(std::uint32_t epoll_events) {
+  if ((epoll_events & EPOLLOUT) != 0) flush();
+  if (is_closed() || (epoll_events & ~static_cast<std::uint32_t>(EPOLLOUT)) == 0) return;
+  for (int i = 0; i < kStepsPerTurn; ++i) {
+    if (output_.size() - output_sent_ > kMaxOutputBytes) break;
+    const Step step = read_step();
+    if (step == Step::kLost) return;
+    if (step == Step::kNothing) break;
+  }
+  flush();
+}
+
+TargetLane::Step TargetLane::read_step() {
+  if (stage_ == Stage::kPayload) return read_payload();
+  const Step step = read_exactly(input_wanted_);
+  if (step != Step::kMoved || input_size_ < input_wanted_) return step;
+  switch (stage_) {
+    case Stage::kHeader:
+      if (!on_header()) return Step::kLost;
+      break;
+    case Stage::kDescriptors:
+      on_descriptors();
+      break;
+    case Stage::kEntries:
+      on_entries();
+      break;
+    case Stage::kTrailer:
+      if (!on_trailer()) return Step::kLost;
+      break;
+    case Stage::kPayload:
+      break;
+  }
+  return is_closed() ? Step::kLost : Step::kMoved;
+}
+
+TargetLane::Step TargetLane::read_exactly(std::size_t bytes) {
+  const std::ptrdiff_t got = ::recv(fd_.get(), input_.data() + input_size_, bytes - input_size_, 0);
+  if (got > 0) input_size_ += static_cast<std::size_t>(got);
+  return after_read(got);
+}
+
+TargetLane::Step TargetLane::read_payload() {
+  const std::ptrdiff_t got =
+      frame_.move_part(reader_, [this](std::span<const iovec> parts) -> std::ptrdiff_t {
+        return ::readv(fd_.get(), parts.data(), static_cast<int>(parts.size()));
+      });
+  const Step step = after_read(got);
+  if (step == Step::kMoved && frame_.payload_complete()) expect(Stage::kTrailer, kTrailerBytes);
+  return step;
+}
+
+TargetLane::Step TargetLane::after_read(std::ptrdiff_t got) {
+  if (got > 0) {
+    last_received_ = loop_.now();
+    return Step::kMoved;
+  }
+  if (got == 0) {
+    lose(FailureCode::kPeerLost, "the source closed the lane", FailureWhere::kPeer);
+    return Step::kLost;
+  }
+  if (errno == EAGAIN || errno == EINTR) return Step::kNothing;
+  lose(FailureCode::kPeerLost, errno_text("recv"), FailureWhere::kPath);
+  return Step::kLost;
+}
+
+bool TargetLane::on_header() {
+  const auto header =
+      parse_header(std::span<const std::uint8_t, kHeaderBytes>(input_.data(), kHeaderBytes));
+  const char* complaint = nullptr;
+  if (!header) {
+    complaint = "bytes that are no frame header";
+  } else if (header->type == FrameType::kHeartbeat) {
+    if (header->count != 0) complaint = "a heartbeat with content";
+  } else if (header->type == FrameType::kResolve) {
+    if (header->count == 0 || header->count > kMaxResolveEntries) {
+      complaint = "a resolve request outside its limits";
+    }
+  } else if (header->type != FrameType::kData) {
+    complaint = "an answer from the side that asks";
+  } else if (header->count == 0 || header->count > limits_.frame_writes) {
+    complaint = "a frame with no or too many writes";
+  } else if (header->payload_bytes > limits_.frame_bytes &&
+             (header->count != 1 || header->payload_bytes > limits_.largest_write_bytes)) {
+    complaint = "a frame with too many bytes";
+  }
+  if (complaint != nullptr) {
+    lose(FailureCode::kMalformed, std::string("the lane has lost its framing: ") + complaint,
+         FailureWhere::kPeer);
+    return false;
+  }
+  header_ = *header;
+  if (header_.type == FrameType::kData) {
+    expect(Stage::kDescriptors, std::size_t{header_.count} * kDescriptorBytes);
+  } else if (header_.type == FrameType::kResolve) {
+    expect(Stage::kEntries, std::size_t{header_.count} * kResolveEntryBytes);
+  } else {
+    expect(Stage::kHeader, kHeaderBytes);
+  }
+  return true;
+}
+
+void TargetLane::on_descriptors() {
+  writes_.clear();
+  std::uint64_t total = 0;
+  bool consistent = true;
+  for (std::size_t i = 0; i < header_.count; ++i) {
+    writes_.push_back(parse_descriptor(std::span<const std::uint8_t, kDescriptorBytes>(
+        input_.data() + i * kDescriptorBytes, kDescriptorBytes)));
+    // Compared with what is left, so that no sum can wrap.
+    consistent = consistent && writes_.back().length <= header_.payload_bytes - total;
+    if (consistent) total += writes_.back().length;
+  }
+  if (!consistent || total != header_.payload_bytes) {
+    lose(FailureCode::kMalformed,
+         "the lane has lost its framing: lengths that do not add up to the frame's",
+         FailureWhere::kPeer);
+    return;
+  }
+  frame_.begin(reader_, session_->slots, GrantSlot(header_.slot), Generation(header_.generation),
+               writes_);
+  if (frame_.payload_complete()) {
+    expect(Stage::kTrailer, kTrailerBytes);
+  } else {
+    stage_ = Stage::kPayload;
+  }
+}
+
+bool TargetLane::on_trailer() {
+  const auto trailer =
+      parse_trailer(std::span<const std::uint8_t, kTrailerBytes>(input_.data(), kTrailerBytes));
+  if (!trailer) {
+    lose(FailureCode::kMalformed, "the lane has lost its framing: no trailer after a frame",
+         FailureWhere::kPeer);
+    return false;
+  }
+  frame_.finish(*trailer == Trailer::kValid);
+  expect(Stage::kHeader, kHeaderBytes);
+  if (frame_.answers(results_)) {
+    frame_.close();
+    answer(header_.sequence, results_, FrameType::kAck);
+  } else if (held_.size() < kMaxHeldAnswers) {
+    held_.push_back(std::make_unique<HeldAnswer>());
+    held_.back()->sequence = header_.sequence;
+    std::swap(held_.back()->frame, frame_);
+    session_->held_answers.fetch_add(1);
+    // The first copy may have ended between the look and the count.
+    retry_held_answers();
+  } else {
+    lose(FailureCode::kMalformed, "too many second copies of tickets that are under way",
+         FailureWhere::kPeer);
+    return false;
+  }
+  owner_.on_claims_ended(*session_);
+  return true;
+}
+
+void TargetLane::retry_held_answers() {
+  if (is_closed()) return;
+  std::erase_if(held_, [this](const std::unique_ptr<HeldAnswer>& held) {
+    if (!held->frame.answers(results_)) return false;
+    answer(held->sequence, results_, FrameType::kAck);
+    session_->held_answers.fetch_sub(1);
+    return true;
+  });
+  flush();
+}
+
+void TargetLane::on_entries() {
+  std::vector<ResolveEntry> entries;
+  entries.reserve(header_.count);
+  for (std::size_t i = 0; i < header_.count; ++i) {
+    entries.push_back(parse_resolve_entry(std::span<const std::uint8_t, kResolveEntryBytes>(
+        input_.data() + i * kResolveEntryBytes, kResolveEntryBytes)));
+  }
+  const std::uint64_t request = header_.sequence;
+  const std::uint32_t lost_serial = header_.slot;
+  expect(Stage::kHeader, kHeaderBytes);
+  if (lost_serial == serial_) {
+    lose(FailureCode::kMalformed, "a lane asked how it ended itself", FailureWhere::kPeer);
+    return;
+  }
+  owner_.on_resolve(*this, lost_serial, request, std::move(entries));
+}
+
+void TargetLane::answer_resolve(std::uint64_t request, std::span<const WriteResult> results) {
+  if (is_closed()) return;
+  answer(request, results, FrameType::kResolved);
+  flush();
+}
+
+void TargetLane::answer(std::uint64_t sequence, std::span<const WriteResult> results,
+                        FrameType type) {
+  FrameHeader header;
+  header.type = type;
+  header.count = static_cast<std::uint16_t>(results.size());
+  header.sequence = sequence;
+  append_header(output_, header);
+  for (const WriteResult result : results) output_.push_back(static_cast<std::uint8_t>(result));
+}
+
+void TargetLane::tick(Instant now) {
+  if (is_closed()) return;
+  if (now - last_received_ >= limits_.timeout) {
+    lose(FailureCode::kPeerLost, "the source was silent on this lane for lane_timeout_ms",
+         FailureWhere::kPath);
+    return;
+  }
+  if (now - last_sent_ >= limits_.heartbeat && output_.empty()) {
+    append_header(output_, FrameHeader{});
+    flush();
+  }
+}
+
+void TargetLane::flush() {
+  while (!is_closed() && output_sent_ < output_.size()) {
+    const ssize_t sent = ::send(fd_.get(), output_.data() + output_sent_,
+                                output_.size() - output_sent_, MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN) break;
+      lose(FailureCode::kPeerLost, errno_text("send"), FailureWhere::kPath);
+      return;
+    }
+    last_sent_ = loop_.now();
+    output_sent_ += static_cast<std::size_t>(sent);
+  }
+  if (is_closed()) return;
+  if (output_sent_ == output_.size()) {
+    output_.clear();
+    output_sent_ = 0;
+  }
+  update_interest();
+}
+
+void TargetLane::update_interest() {
+  std::uint32_t wanted = 0;
+  if (output_.size() - output_sent_ <= kMaxOutputBytes) wanted |= EPOLLIN;
+  if (!output_.empty()) wanted |= EPOLLOUT;
+  if (wanted == interest_) return;
+  interest_ = wanted;
+  loop_.change(token_, fd_.get(), interest_);
+}
+
+void TargetLane::close() {
+  if (is_closed()) return;
+  if (token_ != 0) loop_.remove(token_, fd_.get());
+  fd_.abort();
+  // The socket is closed first: what is told about the frame is then final.
+  frame_.abandon();
+  session_->held_answers.fetch_sub(static_cast<std::uint32_t>(held_.size()));
+  held_.clear();
+}
+
+void TargetLane::lose(FailureCode code, std::string what, FailureWhere where) {
+  if (is_closed()) return;
+  close();
+  owner_.on_claims_ended(*session_);
+  owner_.on_lane_lost(*this, Failure{code, where, std::move(what), peer_, -1});
+}
+
+}  // namespace kvferry::data_plane::tcp

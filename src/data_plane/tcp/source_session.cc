@@ -1,0 +1,334 @@
+#include "data_plane/tcp/source_session.h"
+
+#include <algorithm>
+
+#include "data_plane/receive_gate.h"
+
+namespace kvferry::data_plane::tcp {
+namespace {
+
+// Writes that wait for the window; more of them are refused rather than let memory grow.
+constexpr std::size_t kMaxQueuedWrites = 4U << 20;
+constexpr std::size_t kMaxSpareFrames = 256;
+
+}  // namespace
+
+SourceSession::SourceSession(EventLoop& loop, CompletionSink& sink, const TransportConfig& config,
+                             const SessionLink& link, const TargetBlob& target,
+                             std::span<const Region> regions)
+    : loop_(loop),
+      sink_(sink),
+      config_(config),
+      epoch_(link.epoch),
+      peer_item_bytes_(link.peer_item_bytes),
+      regions_(regions),
+      lane_settings_{target.host,
+                     target.port,
+                     link.epoch,
+                     link.secret,
+                     milliseconds(config.lane_heartbeat_ms),
+                     milliseconds(config.lane_timeout_ms)},
+      frame_bytes_(std::min(config.frame_bytes, target.frame_bytes)),
+      frame_writes_(std::min({config.frame_writes, target.frame_writes, kMaxFrameWrites})) {}
+
+void SourceSession::start() {
+  for (std::uint32_t i = 0; i < std::max(1U, config_.lanes_per_peer); ++i) {
+    lanes_.push_back(std::make_unique<SourceLane>(loop_, *this, lane_settings_, next_serial_));
+  }
+  for (const auto& lane : lanes_) lane->tick(loop_.now());
+}
+
+void SourceSession::mark_given_up(GrantSlot slot, Generation generation) {
+  std::lock_guard lock(given_up_mutex_);
+  Generation& latest = given_up_[slot];
+  latest = std::max(latest, generation);
+}
+
+bool SourceSession::is_given_up(GrantSlot slot, Generation generation) {
+  std::lock_guard lock(given_up_mutex_);
+  const auto found = given_up_.find(slot);
+  return found != given_up_.end() && generation <= found->second;
+}
+
+const std::byte* SourceSession::source_address(const layout::Write& write) const {
+  return regions_[write.source_region.value()].base + write.source_offset;
+}
+
+// What can't be read here, or is longer than anything that the peer could take, never leaves. All
+// else is the target's to judge.
+bool SourceSession::is_acceptable(const layout::Write& write) const {
+  if (write.source_region.value() >= regions_.size()) return false;
+  const Region& region = regions_[write.source_region.value()];
+  const std::uint64_t region_bytes = region.item_bytes * region.item_count;
+  if (write.length == 0 || write.source_offset > region_bytes ||
+      write.length > region_bytes - write.source_offset) {
+    return false;
+  }
+  if (write.target_region.value() >= peer_item_bytes_.size()) return false;
+  return write.length <= peer_item_bytes_[write.target_region.value()] &&
+         write.slot.value() < config_.max_grant_slots;
+}
+
+void SourceSession::enqueue(std::span<const layout::Write> writes, Instant deadline) {
+  for (const layout::Write& write : writes) {
+    if (closed_) {
+      completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kUnknown});
+      quiet_.push_back(write.ticket);
+    } else if (!is_acceptable(write) || queue_.size() >= kMaxQueuedWrites) {
+      completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kRefused});
+    } else {
+      queue_.push_back(Queued{write, deadline});
+    }
+  }
+  flush_completions();
+  pump_lanes();
+}
+
+void SourceSession::give_up(GrantSlot slot, Generation generation) {
+  std::erase_if(queue_, [&](const Queued& queued) {
+    if (queued.write.slot != slot || queued.write.generation > generation) return false;
+    completions_.push_back({epoch_, queued.write.ticket, layout::WriteOutcome::kRefused});
+    return true;
+  });
+  for (const auto& lane : lanes_) {
+    OutFramePtr frame = lane->take_untouched(slot, generation);
+    if (!frame) continue;
+    for (const layout::Write& write : frame->writes) {
+      if (frame->is_expired) {
+        quiet_.push_back(write.ticket);
+      } else {
+        completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kRefused});
+      }
+    }
+    recycle(std::move(frame));
+  }
+  flush_completions();
+  // A frame of this grant that is stuck in mid-way now goes on with zeros.
+  pump_lanes();
+}
+
+// Given up on the driver's thread while the loop has not heard of it yet.
+void SourceSession::refuse_given_up() {
+  while (!queue_.empty() &&
+         is_given_up(queue_.front().write.slot, queue_.front().write.generation)) {
+    completions_.push_back({epoch_, queue_.front().write.ticket, layout::WriteOutcome::kRefused});
+    queue_.pop_front();
+  }
+  flush_completions();
+}
+
+OutFramePtr SourceSession::next_frame() {
+  refuse_given_up();
+  if (queue_.empty()) return nullptr;
+  const std::uint64_t first_bytes = queue_.front().write.length;
+  // A write that is larger than the whole window goes alone.
+  if (inflight_bytes_ != 0 && inflight_bytes_ + first_bytes > config_.max_inflight_bytes) {
+    return nullptr;
+  }
+  OutFramePtr frame;
+  if (spare_frames_.empty()) {
+    frame = std::make_unique<OutFrame>();
+  } else {
+    frame = std::move(spare_frames_.back());
+    spare_frames_.pop_back();
+  }
+  frame->slot = queue_.front().write.slot;
+  frame->generation = queue_.front().write.generation;
+  while (!queue_.empty() && frame->writes.size() < frame_writes_) {
+    const Queued& next = queue_.front();
+    if (next.write.slot != frame->slot || next.write.generation != frame->generation) break;
+    const std::uint64_t bytes = frame->payload_bytes + next.write.length;
+    const bool fits =
+        bytes <= frame_bytes_ && inflight_bytes_ + bytes <= config_.max_inflight_bytes;
+    if (!frame->writes.empty() && !fits) break;
+    frame->writes.push_back(next.write);
+    frame->payload_bytes = bytes;
+    frame->deadline = next.deadline;
+    queue_.pop_front();
+  }
+  inflight_bytes_ += frame->payload_bytes;
+  return frame;
+}
+
+void SourceSession::pump_lanes() {
+  // Starting with another lane each time keeps small traffic from always using the same one.
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    SourceLane& lane = *lanes_[(first_lane_ + i) % lanes_.size()];
+    if (lane.is_up()) lane.pump();
+  }
+  if (!lanes_.empty()) first_lane_ = (first_lane_ + 1) % lanes_.size();
+}
+
+void SourceSession::on_lane_up(SourceLane& lane) {
+  ask_soon();
+  lane.pump();
+}
+
+void SourceSession::on_lane_lost(std::uint32_t serial, OutFramePtr untouched,
+                                 std::vector<OutFramePtr> sent, Failure cause) {
+  if (untouched && untouched->is_expired) {
+    sent.push_back(std::move(untouched));
+  } else if (untouched) {
+    for (auto write = untouched->writes.rbegin(); write != untouched->writes.rend(); ++write) {
+      queue_.push_front(Queued{*write, untouched->deadline});
+    }
+    recycle(std::move(untouched));
+  }
+  for (OutFramePtr& frame : sent) {
+    if (frame->is_expired) {
+      end_as_unknown(*frame);
+      recycle(std::move(frame));
+    } else {
+      unresolved_.emplace(next_request_++, Unresolved{serial, std::move(frame), 0});
+    }
+  }
+  flush_completions();
+  ask_soon();
+  sink_.lane_failed(epoch_, std::move(cause));
+}
+
+// Asking is left to a task of its own, so that a lane that is lost while it is asked is not
+// re-entered.
+void SourceSession::ask_soon() {
+  if (ask_posted_ || unresolved_.empty()) return;
+  ask_posted_ = true;
+  loop_.post([self = shared_from_this()] {
+    self->ask_posted_ = false;
+    if (!self->closed_) self->ask_unresolved();
+  });
+}
+
+SourceLane* SourceSession::lane_that_is_up() {
+  for (const auto& lane : lanes_) {
+    if (lane->is_up()) return lane.get();
+  }
+  return nullptr;
+}
+
+void SourceSession::ask_unresolved() {
+  for (auto& [request, waiting] : unresolved_) {
+    const bool carried = std::any_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
+      return lane->is_up() && lane->serial() == waiting.asked_on;
+    });
+    if (carried) continue;
+    SourceLane* lane = lane_that_is_up();
+    if (lane == nullptr) return;
+    waiting.asked_on = lane->serial();
+    lane->ask(request, waiting.lost_serial, *waiting.frame);
+    // A lane that was lost meanwhile may have changed the table; its loss asks anew.
+    if (!lane->is_up()) return;
+  }
+}
+
+bool SourceSession::on_resolved(std::uint64_t request, std::span<const std::uint8_t> results) {
+  if (request == 0 || request >= next_request_) return false;
+  const auto found = unresolved_.find(request);
+  // The deadline may have ended it before the answer came.
+  if (found == unresolved_.end()) return true;
+  if (found->second.frame->writes.size() != results.size()) return false;
+  OutFramePtr frame = std::move(found->second.frame);
+  unresolved_.erase(found);
+  complete(*frame, results);
+  recycle(std::move(frame));
+  return true;
+}
+
+void SourceSession::on_answers(OutFramePtr frame, std::span<const std::uint8_t> results) {
+  complete(*frame, results);
+  recycle(std::move(frame));
+}
+
+void SourceSession::complete(const OutFrame& frame, std::span<const std::uint8_t> results) {
+  for (std::size_t i = 0; i < frame.writes.size(); ++i) {
+    const TicketId ticket = frame.writes[i].ticket;
+    if (frame.is_expired) {
+      quiet_.push_back(ticket);
+      continue;
+    }
+    switch (static_cast<WriteResult>(results[i])) {
+      case WriteResult::kLanded:
+        completions_.push_back({epoch_, ticket, layout::WriteOutcome::kLanded});
+        break;
+      case WriteResult::kRefused:
+      case WriteResult::kFenced:
+        completions_.push_back({epoch_, ticket, layout::WriteOutcome::kRefused});
+        break;
+      default:
+        // Torn, no longer known, or a result of a newer version: not known to have landed, and no
+        // more bytes of it will come.
+        completions_.push_back({epoch_, ticket, layout::WriteOutcome::kUnknown});
+        quiet_.push_back(ticket);
+        break;
+    }
+  }
+  flush_completions();
+}
+
+void SourceSession::end_as_unknown(const OutFrame& frame) {
+  for (const layout::Write& write : frame.writes) {
+    if (!frame.is_expired) {
+      completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kUnknown});
+    }
+    quiet_.push_back(write.ticket);
+  }
+}
+
+void SourceSession::recycle(OutFramePtr frame) {
+  inflight_bytes_ -= frame->payload_bytes;
+  if (spare_frames_.size() >= kMaxSpareFrames) return;
+  frame->writes.clear();
+  frame->payload_bytes = 0;
+  frame->is_expired = false;
+  spare_frames_.push_back(std::move(frame));
+}
+
+void SourceSession::flush_completions() {
+  if (!completions_.empty()) sink_.writes_completed(completions_);
+  if (!quiet_.empty()) sink_.writes_quiet(epoch_, quiet_);
+  completions_.clear();
+  quiet_.clear();
+}
+
+void SourceSession::tick(Instant now) {
+  while (!queue_.empty() && now >= queue_.front().deadline) {
+    const TicketId ticket = queue_.front().write.ticket;
+    completions_.push_back({epoch_, ticket, layout::WriteOutcome::kUnknown});
+    quiet_.push_back(ticket);
+    queue_.pop_front();
+  }
+  for (const auto& lane : lanes_) {
+    lane->expire(now, [this](const OutFrame& frame) {
+      for (const layout::Write& write : frame.writes) {
+        completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kUnknown});
+      }
+    });
+  }
+  for (auto waiting = unresolved_.begin(); waiting != unresolved_.end();) {
+    if (now < waiting->second.frame->deadline) {
+      ++waiting;
+      continue;
+    }
+    end_as_unknown(*waiting->second.frame);
+    recycle(std::move(waiting->second.frame));
+    waiting = unresolved_.erase(waiting);
+  }
+  flush_completions();
+  for (const auto& lane : lanes_) lane->tick(now);
+}
+
+void SourceSession::close() {
+  closed_ = true;
+  for (const auto& lane : lanes_) {
+    for (OutFramePtr& frame : lane->close()) end_as_unknown(*frame);
+  }
+  for (auto& [request, waiting] : unresolved_) end_as_unknown(*waiting.frame);
+  for (const Queued& queued : queue_) {
+    completions_.push_back({epoch_, queued.write.ticket, layout::WriteOutcome::kUnknown});
+    quiet_.push_back(queued.write.ticket);
+  }
+  unresolved_.clear();
+  queue_.clear();
+  flush_completions();
+}
+
+}  // namespace kvferry::data_plane::tcp

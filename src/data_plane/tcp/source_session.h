@@ -1,0 +1,94 @@
+// The source end of one session: a queue of writes, the window, the lanes, and every ticket's end.
+//
+// All of it lives on the loop's thread, except that a grant may be given up from the driver's: that
+// must hold from the moment the call returns.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "data_plane/tcp/lane_source.h"
+
+namespace kvferry::data_plane::tcp {
+
+class SourceSession final : public LaneOwner, public std::enable_shared_from_this<SourceSession> {
+ public:
+  SourceSession(EventLoop& loop, CompletionSink& sink, const TransportConfig& config,
+                const SessionLink& link, const TargetBlob& target, std::span<const Region> regions);
+
+  // From the driver; writes that are still queued are refused by a later give_up() on the loop.
+  void mark_given_up(GrantSlot slot, Generation generation);
+
+  // On the loop's thread.
+  void start();
+  void enqueue(std::span<const layout::Write> writes, Instant deadline);
+  void give_up(GrantSlot slot, Generation generation);
+  void tick(Instant now);
+  // All that is pending becomes unknown and, the sockets being closed, quiet.
+  void close();
+
+  OutFramePtr next_frame() override;
+  bool is_given_up(GrantSlot slot, Generation generation) override;
+  const std::byte* source_address(const layout::Write& write) const override;
+  void on_lane_up(SourceLane& lane) override;
+  void on_lane_lost(std::uint32_t serial, OutFramePtr untouched, std::vector<OutFramePtr> sent,
+                    Failure cause) override;
+  void on_answers(OutFramePtr frame, std::span<const std::uint8_t> results) override;
+  bool on_resolved(std::uint64_t request, std::span<const std::uint8_t> results) override;
+  void after_answers() override { pump_lanes(); }
+
+ private:
+  struct Queued {
+    layout::Write write;
+    Instant deadline;
+  };
+  // A frame of a lost lane whose end the target has not stated yet.
+  struct Unresolved {
+    std::uint32_t lost_serial = 0;
+    OutFramePtr frame;
+    std::uint32_t asked_on = 0;  // serial of the lane that carries the question; 0: none
+  };
+
+  bool is_acceptable(const layout::Write& write) const;
+  void refuse_given_up();
+  void pump_lanes();
+  void ask_soon();
+  void ask_unresolved();
+  SourceLane* lane_that_is_up();
+  void complete(const OutFrame& frame, std::span<const std::uint8_t> results);
+  void end_as_unknown(const OutFrame& frame);
+  void recycle(OutFramePtr frame);
+  void flush_completions();
+
+  EventLoop& loop_;
+  CompletionSink& sink_;
+  const TransportConfig& config_;
+  const SessionEpoch epoch_;
+  const std::vector<std::uint64_t> peer_item_bytes_;
+  const std::span<const Region> regions_;
+  LaneSettings lane_settings_;
+  std::uint32_t frame_bytes_;
+  std::uint32_t frame_writes_;
+
+  std::mutex given_up_mutex_;
+  std::unordered_map<GrantSlot, Generation> given_up_;  // the latest of each slot
+
+  bool closed_ = false;
+  std::uint32_t next_serial_ = 1;
+  std::vector<std::unique_ptr<SourceLane>> lanes_;
+  std::size_t first_lane_ = 0;
+  std::deque<Queued> queue_;
+  std::uint64_t inflight_bytes_ = 0;
+  std::uint64_t next_request_ = 1;
+  std::unordered_map<std::uint64_t, Unresolved> unresolved_;
+  bool ask_posted_ = false;
+  std::vector<OutFramePtr> spare_frames_;
+  std::vector<WriteCompletion> completions_;
+  std::vector<TicketId> quiet_;
+};
+
+}  // namespace kvferry::data_plane::tcp

@@ -1,0 +1,371 @@
+#include "data_plane/tcp/tcp_target.h"
+
+#include <netdb.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace kvferry::data_plane::tcp {
+namespace {
+
+// Connections that have not proved themselves. One that names a session which this side has yet to
+// open waits here too, since the two sides open it at slightly different times.
+constexpr std::size_t kMaxStrangers = 256;
+constexpr milliseconds kStrangerTimeout{3'000};
+// The lanes of a session, counting those whose loss has not been noticed yet.
+constexpr std::uint32_t kMaxLanesPerSession = 64;
+constexpr milliseconds kMaxTick{50};
+constexpr milliseconds kMinTick{5};
+
+std::string peer_name(const sockaddr_storage& address, socklen_t length) {
+  char host[NI_MAXHOST] = {};
+  char port[NI_MAXSERV] = {};
+  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, port,
+                    sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return {};
+  }
+  return std::string(host) + ":" + port;
+}
+
+}  // namespace
+
+// A connection between accept and proof. It may send exactly one message of a fixed size.
+class TcpTarget::Stranger final : public EventLoop::Handler {
+ public:
+  Stranger(TcpTarget& door, Fd fd, std::string peer)
+      : door_(door), fd_(std::move(fd)), peer_(std::move(peer)) {
+    fill_random(nonce_);
+    since_ = loop().now();
+    token_ = loop().add(fd_.get(), EPOLLIN, this);
+    // A fresh socket takes these few bytes; if not, the peer never answers and is timed out.
+    const std::vector<std::uint8_t> challenge = encode_challenge(nonce_);
+    [[maybe_unused]] const auto sent =
+        ::send(fd_.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL);
+  }
+  ~Stranger() {
+    if (fd_.is_open()) loop().remove(token_, fd_.get());
+  }
+
+  EventLoop& loop() { return door_.parts_.front()->loop; }
+  int descriptor() const { return fd_.get(); }
+  const Nonce& nonce() const { return nonce_; }
+  const std::string& peer() const { return peer_; }
+  Instant since() const { return since_; }
+  const std::optional<LaneResponse>& response() const { return response_; }
+
+  Fd take_socket() {
+    loop().remove(token_, fd_.get());
+    return std::move(fd_);
+  }
+
+  void on_ready(std::uint32_t) override {
+    // It stays silent until it is welcomed, so anything further is a breach.
+    std::uint8_t extra = 0;
+    const bool full = size_ == input_.size();
+    const ssize_t got = full ? ::recv(fd_.get(), &extra, 1, 0)
+                             : ::recv(fd_.get(), input_.data() + size_, input_.size() - size_, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0 || full) {
+      if (full) ++door_.counters_.strangers_rejected;
+      door_.dismiss(*this);
+      return;
+    }
+    size_ += static_cast<std::size_t>(got);
+    if (size_ < input_.size()) return;
+    response_ = parse_response(input_);
+    if (!response_) {
+      ++door_.counters_.strangers_rejected;
+      door_.dismiss(*this);
+      return;
+    }
+    door_.judge(*this);
+  }
+
+ private:
+  TcpTarget& door_;
+  Fd fd_;
+  const std::string peer_;
+  EventLoop::Token token_ = 0;
+  Instant since_{};
+  Nonce nonce_{};
+  std::array<std::uint8_t, kResponseBytes> input_{};
+  std::size_t size_ = 0;
+  std::optional<LaneResponse> response_;
+};
+
+TcpTarget::TcpTarget(const TransportConfig& config, CompletionSink& sink, ReceiveGate& gate)
+    : config_(config), sink_(sink), gate_(gate) {
+  limits_.frame_bytes = config.frame_bytes;
+  limits_.frame_writes = std::min(config.frame_writes, kMaxFrameWrites);
+  limits_.heartbeat = milliseconds(config.lane_heartbeat_ms);
+  limits_.timeout = milliseconds(config.lane_timeout_ms);
+  for (std::uint32_t i = 0; i < std::max(1U, config.receive_threads); ++i) {
+    parts_.push_back(std::make_unique<Part>(gate_));
+  }
+}
+
+TcpTarget::~TcpTarget() { stop(); }
+
+Status TcpTarget::listen() {
+  auto listener = listen_on(config_.host, config_.port);
+  if (!listener) return tl::unexpected(listener.error());
+  listener_ = std::move(*listener);
+  if (!config_.advertise_host.empty()) {
+    auto host = numeric_host(config_.advertise_host);
+    if (!host) return tl::unexpected(host.error());
+    listener_.host = std::move(*host);
+  } else if (listener_.is_wildcard) {
+    return fail(FailureCode::kInvalidArgument,
+                "data host " + listener_.host +
+                    " means every interface; give the address that peers shall connect to");
+  }
+  const Duration period = std::clamp<Duration>(std::min(limits_.heartbeat, limits_.timeout / 4) / 2,
+                                               kMinTick, kMaxTick);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (auto opened = parts_[i]->loop.open(period, [this, i](Instant now) { tick(i, now); });
+        !opened) {
+      return opened;
+    }
+  }
+  return {};
+}
+
+void TcpTarget::start() {
+  EventLoop& door = parts_.front()->loop;
+  listener_token_ = door.add(listener_.fd.get(), EPOLLIN, this);
+  for (const auto& part : parts_) part->loop.start();
+}
+
+void TcpTarget::stop() {
+  for (const auto& part : parts_) part->loop.stop();
+  // No thread is left: what remains is closed from here.
+  strangers_.clear();
+  for (const auto& part : parts_) part->lanes.clear();
+  listener_.fd.reset();
+}
+
+std::shared_ptr<TargetSession> TcpTarget::find_session(SessionEpoch epoch) {
+  std::lock_guard lock(sessions_mutex_);
+  const auto found = sessions_.find(epoch);
+  return found == sessions_.end() ? nullptr : found->second;
+}
+
+void TcpTarget::open_session(const SessionLink& link, std::shared_ptr<SessionSlots> slots) {
+  auto session = std::make_shared<TargetSession>();
+  session->epoch = link.epoch;
+  session->secret = link.secret;
+  session->slots = std::move(slots);
+  {
+    std::lock_guard lock(sessions_mutex_);
+    sessions_.emplace(link.epoch, std::move(session));
+  }
+  parts_.front()->loop.post([this, epoch = link.epoch] {
+    std::vector<Stranger*> waiting;
+    for (const auto& [fd, stranger] : strangers_) {
+      if (stranger->response() && stranger->response()->epoch == epoch) {
+        waiting.push_back(stranger.get());
+      }
+    }
+    for (Stranger* stranger : waiting) judge(*stranger);
+  });
+}
+
+void TcpTarget::close_session(SessionEpoch epoch) {
+  std::shared_ptr<TargetSession> session;
+  {
+    std::lock_guard lock(sessions_mutex_);
+    const auto found = sessions_.find(epoch);
+    if (found == sessions_.end()) return;
+    session = std::move(found->second);
+    sessions_.erase(found);
+  }
+  // Set before the tasks: a lane that is handed over after them sees it.
+  session->closed = true;
+  for (const auto& part : parts_) {
+    part->loop.post([this, &part = *part, epoch] { close_lanes_of(part, epoch); });
+  }
+}
+
+void TcpTarget::close_lanes_of(Part& part, SessionEpoch epoch) {
+  const auto begin = part.lanes.lower_bound(LaneKey(epoch, 0));
+  auto end = begin;
+  while (end != part.lanes.end() && end->first.first == epoch) ++end;
+  part.lanes.erase(begin, end);
+  update_ticking(part);
+}
+
+void TcpTarget::on_ready(std::uint32_t) { accept_all(); }
+
+void TcpTarget::accept_all() {
+  for (;;) {
+    sockaddr_storage address{};
+    socklen_t length = sizeof address;
+    Fd fd(::accept4(listener_.fd.get(), reinterpret_cast<sockaddr*>(&address), &length,
+                    SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.is_open()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno != EMFILE && errno != ENFILE) return;
+      // Without a free descriptor the listener would stay ready for ever; it is heard again at a
+      // tick.
+      parts_.front()->loop.change(listener_token_, listener_.fd.get(), 0);
+      is_listener_muted_ = true;
+      parts_.front()->loop.wants_ticks(true);
+      return;
+    }
+    if (strangers_.size() >= kMaxStrangers) {
+      ++counters_.strangers_full;
+      continue;
+    }
+    const int descriptor = fd.get();
+    set_lane_options(descriptor, config_.lane_timeout_ms);
+    strangers_[descriptor] =
+        std::make_unique<Stranger>(*this, std::move(fd), peer_name(address, length));
+    parts_.front()->loop.wants_ticks(true);
+  }
+}
+
+void TcpTarget::dismiss(Stranger& stranger) {
+  // Called from the stranger's own handler, which touches nothing of it afterwards.
+  strangers_.erase(stranger.descriptor());
+}
+
+// Whether the stranger was let in or sent away, as against left waiting.
+bool TcpTarget::judge(Stranger& stranger) {
+  const LaneResponse& response = *stranger.response();
+  auto session = find_session(response.epoch);
+  if (!session) return false;
+  const Digest expected = lane_proof(session->secret, Prover::kSource, stranger.nonce(),
+                                     response.nonce, response.epoch, response.serial);
+  if (!equal_digests(expected, response.proof) || response.serial == 0 ||
+      session->lanes.load() >= kMaxLanesPerSession) {
+    ++counters_.strangers_rejected;
+  } else {
+    admit(stranger, response, std::move(session));
+    return true;
+  }
+  dismiss(stranger);
+  return true;
+}
+
+void TcpTarget::admit(Stranger& stranger, const LaneResponse& response,
+                      std::shared_ptr<TargetSession> session) {
+  const Digest proof = lane_proof(session->secret, Prover::kTarget, stranger.nonce(),
+                                  response.nonce, response.epoch, response.serial);
+  const int descriptor = stranger.descriptor();
+  const std::size_t index = part_index(response.serial);
+  Part& part = *parts_[index];
+  const LaneKey key(response.epoch, response.serial);
+  auto lane = std::make_shared<std::unique_ptr<TargetLane>>(
+      std::make_unique<TargetLane>(part.loop, part.reader, *this, limits_, std::move(session),
+                                   response.serial, stranger.take_socket(), stranger.peer()));
+  strangers_.erase(descriptor);
+  // The welcome is sent by the lane's own loop, after it knows the lane: a source that was welcomed
+  // can thus ask any loop how this lane ended.
+  part.loop.post([this, &part, key, lane, proof] {
+    if ((*lane)->session().closed) return;
+    auto [place, added] = part.lanes.try_emplace(key, std::move(*lane));
+    // A serial is used once; a second connection that claims it is not let in.
+    if (!added) return;
+    place->second->start(proof);
+    update_ticking(part);
+  });
+}
+
+void TcpTarget::update_ticking(Part& part) {
+  const bool is_door = &part == parts_.front().get();
+  part.loop.wants_ticks(!part.lanes.empty() ||
+                        (is_door && (!strangers_.empty() || is_listener_muted_)));
+}
+
+void TcpTarget::tick(std::size_t index, Instant now) {
+  Part& part = *parts_[index];
+  std::vector<TargetLane*> lanes;
+  lanes.reserve(part.lanes.size());
+  for (const auto& [key, lane] : part.lanes) lanes.push_back(lane.get());
+  for (TargetLane* lane : lanes) lane->tick(now);
+  if (index == 0) {
+    std::erase_if(strangers_, [&](const auto& entry) {
+      if (now - entry.second->since() < kStrangerTimeout) return false;
+      ++counters_.strangers_timed_out;
+      return true;
+    });
+    if (is_listener_muted_) part.loop.change(listener_token_, listener_.fd.get(), EPOLLIN);
+    is_listener_muted_ = false;
+  }
+  update_ticking(part);
+}
+
+void TcpTarget::on_lane_lost(TargetLane& lane, Failure cause) {
+  const LaneKey key(lane.session().epoch, lane.serial());
+  destroy_later(part_index(lane.serial()), key);
+  if (!lane.session().closed) sink_.lane_failed(key.first, std::move(cause));
+}
+
+// The lane is still on the stack when it reports its loss.
+void TcpTarget::destroy_later(std::size_t index, LaneKey key) {
+  Part& part = *parts_[index];
+  part.loop.post([this, &part, key] {
+    part.lanes.erase(key);
+    update_ticking(part);
+  });
+}
+
+void TcpTarget::on_claims_ended(TargetSession& session) {
+  if (session.held_answers.load() == 0) return;
+  for (const auto& part : parts_) {
+    part->loop.post([&part = *part, epoch = session.epoch] {
+      std::vector<TargetLane*> lanes;
+      for (const auto& [key, lane] : part.lanes) {
+        if (key.first == epoch) lanes.push_back(lane.get());
+      }
+      for (TargetLane* lane : lanes) lane->retry_held_answers();
+    });
+  }
+}
+
+void TcpTarget::on_resolve(TargetLane& lane, std::uint32_t lost_serial, std::uint64_t request,
+                           std::vector<ResolveEntry> entries) {
+  const LaneKey asker(lane.session().epoch, lane.serial());
+  Part& part = *parts_[part_index(lost_serial)];
+  part.loop.post([this, asker, lost_serial, request, entries = std::move(entries)] {
+    answer_resolve(asker, lost_serial, request, entries);
+  });
+}
+
+// On the loop that owns the lost lane. Its socket may still hold unread bytes of the very tickets
+// that are asked about, so it is closed before anything is said about them.
+void TcpTarget::answer_resolve(LaneKey asker, std::uint32_t lost_serial, std::uint64_t request,
+                               const std::vector<ResolveEntry>& entries) {
+  Part& part = *parts_[part_index(lost_serial)];
+  const auto lost = part.lanes.find(LaneKey(asker.first, lost_serial));
+  if (lost != part.lanes.end()) {
+    TargetSession& session = lost->second->session();
+    const bool was_open = !lost->second->is_closed();
+    lost->second->close();
+    on_claims_ended(session);
+    if (was_open) {
+      on_lane_lost(*lost->second, Failure{FailureCode::kPeerLost,
+                                          FailureWhere::kPath,
+                                          "the source replaced this lane",
+                                          {},
+                                          -1});
+    }
+  }
+  const auto session = find_session(asker.first);
+  if (!session) return;
+  std::vector<WriteResult> results;
+  for (const ResolveEntry& entry : entries) {
+    // A ticket that another lane is copying has no end yet; the source can only take it as unknown.
+    results.push_back(session->slots->outcome_of(entry.slot, entry.generation, entry.ticket)
+                          .value_or(WriteResult::kNotKnown));
+  }
+  Part& home = *parts_[part_index(asker.second)];
+  home.loop.post([&home, asker, request, results = std::move(results)] {
+    const auto lane = home.lanes.find(asker);
+    if (lane != home.lanes.end()) lane->second->answer_resolve(request, results);
+  });
+}
+
+}  // namespace kvferry::data_plane::tcp

@@ -1,0 +1,132 @@
+// The contract between the core and whatever moves bytes. Every transport runs the same conformance
+// suite (tests/conformance) and states in docs/architecture.md which clauses it gives by itself.
+//
+//  D1  post(): exactly one outcome per ticket: landed, refused or unknown. Landed means that the
+//  bytes
+//      are at the target, visible to its reader.
+//  D2  After unknown the same ticket later yields quiet (write_quiet), or the target fences.
+//  D3  fence(grant) at the target, for all writers' slots of the grant: when fence_done is
+//  reported, no
+//      write under that grant lands, whatever the writer does.
+//  D4  No write outside a registered region and the writer's own slice of the grant; checked at the
+//      target wherever the transport can.
+//  D5  Each completion is delivered once, from any thread, to a noexcept sink. A posted ticket, a
+//      fence and a session each reserve their place in the sink when they are accepted.
+//
+// Threads: all methods are called by one thread (the driver) and return without waiting for a peer.
+// Completions come from the transport's own threads.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvferry/ids.h"
+#include "kvferry/kv_args.h"
+#include "kvferry/status.h"
+#include "layout/coverage.h"
+#include "layout/write.h"
+
+namespace kvferry::data_plane {
+
+using layout::Landing;
+using layout::WriteCompletion;
+
+// Implemented by the runtime's mailbox. Every method is noexcept, callable from any thread and
+// never waits; spans are only valid during the call.
+class CompletionSink {
+ public:
+  virtual ~CompletionSink() = default;
+  // Source side.
+  virtual void writes_completed(std::span<const WriteCompletion> completions) noexcept = 0;
+  virtual void writes_quiet(SessionEpoch session, std::span<const TicketId> tickets) noexcept = 0;
+  // Target side. A landing is reported after its bytes are in place and before its sender is told.
+  virtual void writes_landed(std::span<const Landing> landings) noexcept = 0;
+  // Some bytes of a write landed and no more will: the grant's room must fail.
+  virtual void write_torn(const Landing& landing) noexcept = 0;
+  virtual void fence_done(GrantId grant) noexcept = 0;
+  // Both sides: a lane of the session broke. The core counts these against lane_failure_limit.
+  virtual void lane_failed(SessionEpoch session, Failure cause) noexcept = 0;
+};
+
+struct TransportConfig {
+  Role role = Role::kPrefill;
+  std::string host = "127.0.0.1";  // address to bind and to advertise
+  std::uint16_t port = 0;
+  std::string advertise_host;  // told to peers instead of host, for example behind a wildcard
+  std::uint32_t lanes_per_peer = 2;
+  std::uint32_t receive_threads = 2;  // decode: threads that receive, shared by all sessions
+  std::uint32_t frame_bytes = 1U << 20;
+  std::uint32_t frame_writes = 128;
+  std::uint32_t max_grant_slots = 8'192;
+  std::uint64_t max_inflight_bytes = 64ULL << 20;  // posted and not completed, per session
+  std::uint32_t write_timeout_ms = 30'000;
+  std::uint32_t lane_heartbeat_ms = 250;
+  std::uint32_t lane_timeout_ms = 3'000;
+};
+
+// Both ends of one session, opened by each side when the hello has completed.
+struct SessionLink {
+  SessionEpoch epoch;
+  Role local_role = Role::kPrefill;
+  std::array<std::uint8_t, 32> secret{};       // authenticates lanes (HMAC over both nonces)
+  std::vector<std::uint8_t> peer_blob;         // the other side's local_blob()
+  std::vector<std::uint64_t> peer_item_bytes;  // by peer region, for arithmetic and checks
+  std::vector<std::uint32_t> peer_item_counts;
+};
+
+// One writer's slot of a grant, at the target.
+struct SlotGrant {
+  SessionEpoch session;
+  GrantSlot slot;
+  Generation generation;
+  layout::GrantExtent extent;
+};
+
+struct TransportProperties {
+  std::string_view name;
+  bool target_executes_copy = false;  // landings are the target's own facts; no Progress needed
+  bool local_fence = false;           // D3 without the writer's help
+  bool moves_device_memory = false;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;  // as stop()
+
+  virtual TransportProperties properties() const = 0;
+  // Goes into the hello: how this side is reached.
+  virtual std::vector<std::uint8_t> local_blob() const = 0;
+
+  // Regions in RegionId order, before any session. Device memory is refused with what could move
+  // it.
+  virtual Status register_regions(std::span<const Region> regions) = 0;
+
+  virtual Status open_session(const SessionLink& link) = 0;
+  // Source: posted writes become unknown, then quiet once no more byte can leave. Target: nothing
+  // of the session lands any more after its grants are fenced; the core fences each of them.
+  virtual void close_session(SessionEpoch session) = 0;
+
+  // Target: from here on writes under these slots may land. Never fails for a slot in range whose
+  // former grant was fenced.
+  virtual void open_grant(GrantId grant, std::vector<SlotGrant> slots) = 0;
+  // Target: completes with fence_done(grant), also when the session is gone or nothing ever came.
+  virtual void fence(GrantId grant) = 0;
+
+  // Source: queues the writes, each of which will complete once. Source bytes must stay in place
+  // until then, and past unknown until quiet (or Fenced from the peer).
+  virtual void post(SessionEpoch session, std::span<const layout::Write> writes) = 0;
+  // Source: what of the grant is still queued here completes as refused without leaving; what is
+  // under way completes as it comes.
+  virtual void give_up(SessionEpoch session, GrantSlot slot, Generation generation) = 0;
+
+  // Closes everything and joins the transport's threads; completions may come until it returns.
+  virtual void stop() = 0;
+};
+
+}  // namespace kvferry::data_plane

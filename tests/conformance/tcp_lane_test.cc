@@ -1,0 +1,607 @@
+// What only the tcp transport has: lanes that break, strangers, and writers that keep to no
+// protocol.
+#include <gtest/gtest.h>
+
+#include <dirent.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/crypto.h"
+#include "data_plane/factory.h"
+#include "raw_lane.h"
+#include "rig.h"
+
+namespace kvferry::data_plane {
+namespace {
+
+using layout::Write;
+using layout::WriteOutcome;
+
+constexpr std::uint64_t kSession = 21;
+constexpr std::uint32_t kRawSerial = 1'000'000;  // far from those of the rig's own source
+constexpr Case kCase{Kind::kTcp, kSimple};
+
+std::size_t entries_of(const char* folder) {
+  std::size_t count = 0;
+  DIR* dir = ::opendir(folder);
+  while (::readdir(dir) != nullptr) ++count;
+  ::closedir(dir);
+  return count;
+}
+std::size_t open_files() { return entries_of("/proc/self/fd"); }
+std::size_t threads() { return entries_of("/proc/self/task"); }
+
+// Waits for a count that falls in its own time, as threads that were joined leave /proc.
+template <typename Count>
+bool comes_to(Count&& count, std::size_t wanted) {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (count() != wanted) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+class TcpLane : public testing::Test {
+ protected:
+  explicit TcpLane(const Rig::Tuning& tuning = Rig::Tuning()) : rig_(kCase, tuning) {
+    rig_.open(kSession);
+  }
+  RawLane raw(std::uint32_t serial = kRawSerial) {
+    auto lane = RawLane::connect(rig_.target_address());
+    EXPECT_TRUE(lane);
+    EXPECT_TRUE(lane->authenticate(rig_.secret(kSession), SessionEpoch(kSession), serial));
+    return std::move(*lane);
+  }
+  void expect_untouched(std::uint32_t page) { EXPECT_TRUE(rig_.item_is(0, page, kCanary)); }
+
+  Rig rig_;
+};
+
+TEST_F(TcpLane, AWriterThatStopsInMidFrameHoldsNoFence) {
+  rig_.grant(1, kSession, 0, 1, {0});
+  RawLane lane = raw();
+  const Write write = rig_.write(0, 1, 0, 0);
+  const auto bytes = RawLane::frame(std::span(&write, 1), 1, 0xAB);
+  const std::span<const std::uint8_t> all(bytes);
+  const std::size_t half = bytes.size() / 2;
+  ASSERT_TRUE(lane.send(all.first(half)));
+  // The second heartbeat is made in a later turn of the target than the first, and a turn reads
+  // before it sends heartbeats: the first half has been read by then.
+  ASSERT_TRUE(lane.wait_heartbeat());
+  ASSERT_TRUE(lane.wait_heartbeat());
+  ASSERT_TRUE(rig_.fence(1));
+  EXPECT_EQ(rig_.target_pool().item(0, 0)[0], std::byte{0xAB}) << "the half frame was read";
+  const auto page = rig_.target_pool().item(0, 0);
+  std::fill(page.begin(), page.end(), kCanary);
+  ASSERT_TRUE(lane.send(all.subspan(half)));
+  const auto answer = lane.answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->results, std::vector{WriteResult::kTorn});
+  expect_untouched(0);
+  EXPECT_TRUE(rig_.target_sink().snapshot().torn.empty()) << "the grant was over";
+}
+
+TEST_F(TcpLane, AWriterThatDiesInMidFrameLeavesATornWrite) {
+  rig_.grant(1, kSession, 0, 1, {0, 1});
+  const std::vector<Write> writes{rig_.write(0, 1, 0, 0), rig_.write(0, 1, 0, 1)};
+  {
+    RawLane lane = raw();
+    const auto bytes = RawLane::frame(writes, 1, 0xAB);
+    ASSERT_TRUE(lane.send(std::span(bytes).first(1'000)));
+    ASSERT_TRUE(lane.wait_heartbeat());
+    ASSERT_TRUE(lane.wait_heartbeat());
+  }
+  ASSERT_TRUE(rig_.target_sink().wait(
+      [](const auto& state) { return !state.torn.empty() && !state.lane_failures.empty(); }));
+  const auto state = rig_.target_sink().snapshot();
+  ASSERT_EQ(state.torn.size(), 1U) << "the second write was not touched";
+  EXPECT_EQ(state.torn.front().ticket, writes[0].ticket);
+  // The untouched range is free for another ticket; the torn one is not.
+  EXPECT_EQ(rig_.send(kSession, rig_.write(0, 1, 0, 1)), WriteOutcome::kLanded);
+  EXPECT_EQ(rig_.send(kSession, rig_.write(0, 1, 0, 0)), WriteOutcome::kRefused);
+}
+
+TEST_F(TcpLane, ASecondCopyOfATicketGetsTheFirstOnesAnswer) {
+  rig_.grant(1, kSession, 0, 1, {0, 1});
+  const Write write = rig_.write(0, 1, 0, 0);
+  RawLane first = raw();
+  ASSERT_TRUE(first.send(RawLane::frame(std::span(&write, 1), 1, 0xAB)));
+  auto answer = first.answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->results, std::vector{WriteResult::kLanded});
+  RawLane second = raw(kRawSerial + 1);
+  ASSERT_TRUE(second.send(RawLane::frame(std::span(&write, 1), 9, 0xCD)));
+  answer = second.answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->header.sequence, 9U);
+  EXPECT_EQ(answer->results, std::vector{WriteResult::kLanded});
+  EXPECT_TRUE(rig_.item_is(0, 0, std::byte{0xAB})) << "the second copy was executed";
+  EXPECT_EQ(rig_.target_sink().snapshot().landings.size(), 1U);
+  // Also after its grant is over.
+  ASSERT_TRUE(rig_.fence(1));
+  ASSERT_TRUE(second.send(RawLane::frame(std::span(&write, 1), 10, 0xCD)));
+  answer = second.answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->results, std::vector{WriteResult::kLanded});
+  EXPECT_TRUE(rig_.item_is(0, 0, std::byte{0xAB}));
+}
+
+TEST_F(TcpLane, ASecondCopyWaitsForTheFirstOnesEnd) {
+  rig_.grant(1, kSession, 0, 1, {0, 1});
+  const Write write = rig_.write(0, 1, 0, 0);
+  const auto bytes = RawLane::frame(std::span(&write, 1), 1, 0xAB);
+  const std::span<const std::uint8_t> all(bytes);
+  RawLane first = raw();
+  ASSERT_TRUE(first.send(all.first(500)));
+  ASSERT_TRUE(first.wait_heartbeat());
+  ASSERT_TRUE(first.wait_heartbeat());
+  RawLane second = raw(kRawSerial + 1);
+  ASSERT_TRUE(second.send(RawLane::frame(std::span(&write, 1), 5, 0xCD)));
+  // A later frame on the same lane is answered meanwhile.
+  const Write other = rig_.write(0, 1, 0, 1);
+  ASSERT_TRUE(second.send(RawLane::frame(std::span(&other, 1), 6, 0xCD)));
+  auto answer = second.answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->header.sequence, 6U);
+  ASSERT_TRUE(first.send(all.subspan(500)));
+  answer = second.answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->header.sequence, 5U);
+  EXPECT_EQ(answer->results, std::vector{WriteResult::kLanded});
+  EXPECT_TRUE(rig_.item_is(0, 0, std::byte{0xAB}));
+}
+
+TEST_F(TcpLane, AVoidFrameIsTorn) {
+  rig_.grant(1, kSession, 0, 1, {0});
+  const Write write = rig_.write(0, 1, 0, 0);
+  auto bytes = RawLane::frame(std::span(&write, 1), 1, 0);
+  bytes.resize(bytes.size() - tcp::kTrailerBytes);
+  tcp::append_trailer(bytes, tcp::Trailer::kVoid);
+  RawLane lane = raw();
+  ASSERT_TRUE(lane.send(bytes));
+  const auto answer = lane.answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->results, std::vector{WriteResult::kTorn});
+  const auto state = rig_.target_sink().snapshot();
+  EXPECT_EQ(state.torn.size(), 1U);
+  EXPECT_TRUE(state.landings.empty());
+}
+
+TEST_F(TcpLane, OneFrameMayHoldGoodAndBadWrites) {
+  rig_.grant(1, kSession, 0, 1, {0, 2});
+  std::vector<Write> writes{rig_.write(0, 1, 0, 0), rig_.write(0, 1, 0, 1), rig_.write(0, 1, 0, 2),
+                            rig_.write(0, 1, 0, 0)};
+  writes[1].length = 300'000;  // longer than an item; its bytes are read and thrown away
+  for (Write& write : writes) write.length = std::min<std::uint64_t>(write.length, 50'000);
+  Write empty = rig_.write(0, 1, 0, 2);
+  empty.length = 0;
+  writes.push_back(empty);
+  RawLane lane = raw();
+  ASSERT_TRUE(lane.send(RawLane::frame(writes, 1, 0xAB)));
+  const auto answer = lane.answer();
+  ASSERT_TRUE(answer);
+  const auto refused = WriteResult::kRefused;
+  EXPECT_EQ(answer->results,
+            (std::vector{WriteResult::kLanded, refused, WriteResult::kLanded, refused, refused}));
+  expect_untouched(1);
+}
+
+TEST_F(TcpLane, GarbageClosesItsLaneWithTheReasonAndNoOther) {
+  rig_.grant(1, kSession, 0, 1, {0});
+  std::vector<std::vector<std::uint8_t>> garbage;
+  garbage.emplace_back(200, std::uint8_t{0xA5});
+  Write write = rig_.write(0, 1, 0, 0);
+  tcp::FrameHeader header;
+  header.type = tcp::FrameType::kData;
+  header.count = 0xFFFF;
+  tcp::append_header(garbage.emplace_back(), header);
+  header.count = 1;
+  header.payload_bytes = ~0ULL;
+  tcp::append_header(garbage.emplace_back(), header);
+  header.count = 2;
+  header.payload_bytes = 100;
+  tcp::append_header(garbage.emplace_back(), header);
+  write.length = ~0ULL - 50;  // the sum of the two lengths wraps to 100
+  tcp::append_descriptor(garbage.back(), write);
+  write.length = 151;
+  tcp::append_descriptor(garbage.back(), write);
+  header.type = tcp::FrameType::kAck;
+  tcp::append_header(garbage.emplace_back(), header);
+  header.type = tcp::FrameType::kResolve;
+  header.count = 60'000;
+  tcp::append_header(garbage.emplace_back(), header);
+  write = rig_.write(0, 1, 0, 0);
+  write.length = 100;
+  garbage.push_back(RawLane::frame(std::span(&write, 1), 1, 0xAB));
+  garbage.back()[garbage.back().size() - tcp::kTrailerBytes] ^= 1;
+
+  for (std::size_t i = 0; i < garbage.size(); ++i) {
+    RawLane lane = raw(kRawSerial + static_cast<std::uint32_t>(i));
+    ASSERT_TRUE(lane.send(garbage[i]));
+    EXPECT_TRUE(lane.wait_closed()) << "garbage " << i;
+  }
+  ASSERT_TRUE(rig_.target_sink().wait(
+      [&](const auto& state) { return state.lane_failures.size() == garbage.size(); }));
+  for (const Failure& failure : rig_.target_sink().snapshot().lane_failures) {
+    EXPECT_EQ(failure.code, FailureCode::kMalformed);
+    EXPECT_NE(failure.what.find("framing"), std::string::npos) << failure.what;
+  }
+  rig_.grant(2, kSession, 1, 1, {1});
+  EXPECT_EQ(rig_.send(kSession, rig_.write(1, 1, 0, 1)), WriteOutcome::kLanded);
+  EXPECT_TRUE(rig_.source_sink().snapshot().lane_failures.empty());
+}
+
+TEST_F(TcpLane, AStrangerGetsNothing) {
+  rig_.grant(1, kSession, 0, 1, {0});
+  const Write write = rig_.write(0, 1, 0, 0);
+  const auto frame = RawLane::frame(std::span(&write, 1), 1, 0xAB);
+  {
+    auto lane = RawLane::connect(rig_.target_address());
+    ASSERT_TRUE(lane);
+    std::array<std::uint8_t, 32> wrong{};
+    EXPECT_FALSE(lane->authenticate(wrong, SessionEpoch(kSession), kRawSerial));
+    lane->send(frame);
+    EXPECT_TRUE(lane->wait_closed());
+  }
+  {
+    auto lane = RawLane::connect(rig_.target_address());
+    ASSERT_TRUE(lane);
+    ASSERT_TRUE(lane->send(frame));
+    EXPECT_EQ(lane->bytes_until_closed(), 0U);
+  }
+  {
+    // Half a response and then silence: closed by its deadline.
+    auto lane = RawLane::connect(rig_.target_address());
+    ASSERT_TRUE(lane);
+    ASSERT_TRUE(lane->send(std::span(frame).first(10)));
+    EXPECT_EQ(lane->bytes_until_closed(), 0U);
+  }
+  expect_untouched(0);
+  EXPECT_TRUE(rig_.target_sink().snapshot().lane_failures.empty())
+      << "a stranger can't make a session look broken";
+  EXPECT_EQ(rig_.send(kSession, rig_.write(0, 1, 0, 0)), WriteOutcome::kLanded);
+}
+
+TEST_F(TcpLane, ASecretOfAnotherSessionOpensNoLane) {
+  rig_.open(kSession + 1);
+  auto lane = RawLane::connect(rig_.target_address());
+  ASSERT_TRUE(lane);
+  EXPECT_FALSE(lane->authenticate(rig_.secret(kSession + 1), SessionEpoch(kSession), kRawSerial));
+}
+
+TEST_F(TcpLane, StrangersAreLimitedInNumber) {
+  std::vector<RawLane> strangers;
+  for (int i = 0; i < 400; ++i) {
+    auto lane = RawLane::connect(rig_.target_address());
+    if (!lane) break;
+    strangers.push_back(std::move(*lane));
+  }
+  EXPECT_LE(strangers.size(), 256U);
+  // They hold nobody up who is inside.
+  rig_.grant(1, kSession, 0, 1, {0});
+  EXPECT_EQ(rig_.send(kSession, rig_.write(0, 1, 0, 0)), WriteOutcome::kLanded);
+}
+
+TEST_F(TcpLane, ALaneMayComeBeforeItsSession) {
+  std::array<std::uint8_t, 32> secret{};
+  auto lane = RawLane::connect(rig_.target_address());
+  ASSERT_TRUE(lane);
+  std::thread opener([&] {
+    SessionLink link;
+    link.epoch = SessionEpoch(99);
+    link.local_role = Role::kDecode;
+    EXPECT_TRUE(rig_.target().open_session(link));
+  });
+  EXPECT_TRUE(lane->authenticate(secret, SessionEpoch(99), 1));
+  opener.join();
+}
+
+TEST_F(TcpLane, AskingHowALaneEndedEndsIt) {
+  rig_.grant(1, kSession, 0, 1, {0, 1});
+  const Write begun = rig_.write(0, 1, 0, 0);
+  const Write never = rig_.write(0, 1, 0, 1);
+  RawLane lost = raw();
+  const auto frame = RawLane::frame(std::span(&begun, 1), 1, 0xAB);
+  ASSERT_TRUE(lost.send(std::span(frame).first(500)));
+  ASSERT_TRUE(lost.wait_heartbeat());
+  ASSERT_TRUE(lost.wait_heartbeat());
+  RawLane next = raw(kRawSerial + 1);
+  tcp::FrameHeader header;
+  header.type = tcp::FrameType::kResolve;
+  header.count = 2;
+  header.slot = kRawSerial;
+  header.sequence = 77;
+  std::vector<std::uint8_t> question;
+  tcp::append_header(question, header);
+  for (const Write& write : {begun, never}) {
+    tcp::append_resolve_entry(question, {write.ticket, write.slot, write.generation});
+  }
+  ASSERT_TRUE(next.send(question));
+  const auto answer = next.answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->header.type, tcp::FrameType::kResolved);
+  EXPECT_EQ(answer->header.sequence, 77U);
+  EXPECT_EQ(answer->results, (std::vector{WriteResult::kTorn, WriteResult::kRefused}));
+  EXPECT_TRUE(lost.wait_closed()) << "what it still holds must not land after the answer";
+}
+
+// The other end of a source's lane, which reads when the test wants it to.
+class RawTarget {
+ public:
+  struct Frame {
+    tcp::FrameHeader header;
+    std::vector<IncomingWrite> writes;
+    std::vector<std::uint8_t> payload;
+    tcp::Trailer trailer = tcp::Trailer::kVoid;
+  };
+
+  RawTarget() : listener_(std::move(tcp::listen_on("127.0.0.1", 0).value())) {
+    const int bytes = 64 << 10;
+    ::setsockopt(listener_.fd.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+  }
+  tcp::TargetBlob blob() const { return {"127.0.0.1", listener_.port, 1U << 20, 128}; }
+
+  bool welcome(std::span<const std::uint8_t, 32> secret) {
+    if (!readable(listener_.fd.get(), 30'000)) return false;
+    fd_ = tcp::Fd(::accept(listener_.fd.get(), nullptr, nullptr));
+    tcp::Nonce nonce{};
+    fill_random(nonce);
+    std::array<std::uint8_t, tcp::kResponseBytes> bytes{};
+    if (!send(tcp::encode_challenge(nonce)) || !read(bytes)) return false;
+    const auto response = tcp::parse_response(bytes);
+    if (!response) return false;
+    return send(tcp::encode_welcome(tcp::lane_proof(
+        secret, tcp::Prover::kTarget, nonce, response->nonce, response->epoch, response->serial)));
+  }
+  bool readable(int timeout_ms) { return readable(fd_.get(), timeout_ms); }
+  std::optional<Frame> read_frame() {
+    Frame frame;
+    std::array<std::uint8_t, tcp::kHeaderBytes> head{};
+    if (!read(head)) return std::nullopt;
+    const auto header = tcp::parse_header(head);
+    if (!header) return std::nullopt;
+    frame.header = *header;
+    if (header->type != tcp::FrameType::kData) return frame;
+    for (int i = 0; i < header->count; ++i) {
+      std::array<std::uint8_t, tcp::kDescriptorBytes> descriptor{};
+      if (!read(descriptor)) return std::nullopt;
+      frame.writes.push_back(tcp::parse_descriptor(descriptor));
+    }
+    frame.payload.resize(header->payload_bytes);
+    std::array<std::uint8_t, tcp::kTrailerBytes> tail{};
+    if (!read(frame.payload) || !read(tail)) return std::nullopt;
+    const auto trailer = tcp::parse_trailer(tail);
+    if (!trailer) return std::nullopt;
+    frame.trailer = *trailer;
+    return frame;
+  }
+  bool acknowledge(const Frame& frame, WriteResult result) {
+    tcp::FrameHeader header;
+    header.type = tcp::FrameType::kAck;
+    header.count = frame.header.count;
+    header.sequence = frame.header.sequence;
+    std::vector<std::uint8_t> bytes;
+    tcp::append_header(bytes, header);
+    bytes.insert(bytes.end(), frame.header.count, static_cast<std::uint8_t>(result));
+    return send(bytes);
+  }
+
+ private:
+  static bool readable(int fd, int timeout_ms) {
+    pollfd polled{fd, POLLIN, 0};
+    return ::poll(&polled, 1, timeout_ms) == 1;
+  }
+  bool send(const std::vector<std::uint8_t>& bytes) {
+    return ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  bool read(std::span<std::uint8_t> bytes) {
+    while (!bytes.empty()) {
+      if (!readable(30'000)) return false;
+      const ssize_t got = ::recv(fd_.get(), bytes.data(), bytes.size(), 0);
+      if (got <= 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+    }
+    return true;
+  }
+
+  tcp::Listener listener_;
+  tcp::Fd fd_;
+};
+
+// Gives a grant up while its source is filling a slow target's socket and reuses the pages at once.
+// Sets saw_zeros when that met a frame in mid-payload; it may also meet one between payload and
+// trailer.
+void give_up_in_mid_way(bool& saw_zeros) {
+  constexpr Shape kLarge{1, 1U << 20, 16};
+  std::atomic<std::uint64_t> clock{0};
+  RecordingSink sink(clock);
+  Pool pool(kLarge);
+  pool.fill_pattern(1);
+  Pool before(kLarge);
+  before.fill_pattern(1);
+  TransportConfig config;
+  config.lanes_per_peer = 1;
+  auto source = std::move(make_transport("tcp", config, sink).value());
+  ASSERT_TRUE(source->register_regions(pool.regions()));
+  RawTarget target;
+  SessionLink link;
+  link.epoch = SessionEpoch(1);
+  link.peer_blob = tcp::encode_blob(target.blob());
+  link.peer_item_bytes = {kLarge.item_bytes};
+  ASSERT_TRUE(source->open_session(link));
+  ASSERT_TRUE(target.welcome(link.secret));
+  std::vector<Write> writes(kLarge.items);
+  for (std::uint32_t i = 0; i < kLarge.items; ++i) {
+    writes[i].ticket = TicketId(i + 1);
+    writes[i].source_offset = i * kLarge.item_bytes;
+    writes[i].target_item = i;
+    writes[i].length = kLarge.item_bytes;
+  }
+  Write marker;
+  marker.ticket = TicketId(1'000);
+  source->post(link.epoch, writes);
+  ASSERT_TRUE(target.readable(30'000));
+  // The source is sending. It takes up this refusal only when the socket is full.
+  source->post(SessionEpoch(2), std::span(&marker, 1));
+  ASSERT_TRUE(sink.wait_outcome(marker.ticket.value()));
+  source->give_up(link.epoch, GrantSlot(0), Generation(0));
+#if !defined(__SANITIZE_THREAD__)
+  pool.fill(std::byte{0x55});
+#endif
+  std::size_t voided = 0;
+  while (sink.snapshot().completed() < writes.size() + 1) {
+    if (!target.readable(10)) continue;
+    const auto frame = target.read_frame();
+    ASSERT_TRUE(frame);
+    if (frame->header.type != tcp::FrameType::kData) continue;
+    const auto original = before.item(0, frame->writes.front().item);
+    const bool is_original =
+        std::memcmp(original.data(), frame->payload.data(), original.size()) == 0;
+    const bool is_valid = frame->trailer == tcp::Trailer::kValid;
+    EXPECT_TRUE(is_original || !is_valid) << "a valid frame with bytes of the page's next use";
+    if (!is_valid) {
+      ++voided;
+      saw_zeros = saw_zeros || frame->payload.back() == 0;
+    }
+    ASSERT_TRUE(target.acknowledge(*frame, is_valid ? WriteResult::kLanded : WriteResult::kTorn));
+  }
+  EXPECT_LE(voided, 1U);
+  for (const auto& [ticket, record] : sink.snapshot().tickets) {
+    EXPECT_EQ(record.outcomes.size(), 1U);
+  }
+}
+
+TEST(TcpSource, AFrameGivenUpInMidWayIsFinishedWithZerosAndVoid) {
+  bool saw_zeros = false;
+  for (int attempt = 0; attempt < 10 && !saw_zeros; ++attempt) {
+    ASSERT_NO_FATAL_FAILURE(give_up_in_mid_way(saw_zeros));
+  }
+  EXPECT_TRUE(saw_zeros) << "no give-up met a frame in mid-payload";
+}
+
+class TcpRelay : public TcpLane {
+ protected:
+  static Rig::Tuning tuning() {
+    Rig::Tuning tuning;
+    tuning.with_relay = true;
+    tuning.frame_bytes = 200U << 10;
+    tuning.lane_timeout_ms = 2'000;
+    return tuning;
+  }
+  TcpRelay() : TcpLane(tuning()) {}
+
+  std::vector<Write> writes_of(std::uint32_t slot, std::uint64_t generation, std::uint32_t pages) {
+    std::vector<Write> writes;
+    for (std::uint32_t page = 0; page < pages; ++page) {
+      writes.push_back(rig_.write(slot, generation, 0, page));
+    }
+    return writes;
+  }
+  static std::vector<std::uint32_t> pages(std::uint32_t count) {
+    std::vector<std::uint32_t> list;
+    for (std::uint32_t page = 0; page < count; ++page) list.push_back(page);
+    return list;
+  }
+};
+
+TEST_F(TcpRelay, AfterACutTheTargetStatesEachTicketsOutcome) {
+  constexpr std::uint32_t kPages = 60;
+  std::size_t landed = 0;
+  std::size_t refused = 0;
+  std::size_t torn = 0;
+  for (std::uint64_t round = 1; round <= 20; ++round) {
+    rig_.grant(round, kSession, 0, round, pages(kPages));
+    rig_.target_pool().fill(kCanary);
+    const auto writes = writes_of(0, round, kPages);
+    rig_.relay().cut_after(round * 100'000 + 137);
+    rig_.post(kSession, writes);
+    ASSERT_TRUE(rig_.source_sink().wait(
+        [&](const auto& state) { return state.completed() == round * kPages; }));
+    const auto target = rig_.target_sink().snapshot();
+    for (const Write& write : writes) {
+      const auto outcome = rig_.source_sink().outcome(write.ticket.value());
+      const bool was_torn =
+          std::any_of(target.torn.begin(), target.torn.end(),
+                      [&](const Landing& torn_one) { return torn_one.ticket == write.ticket; });
+      if (outcome == WriteOutcome::kLanded) {
+        ++landed;
+        EXPECT_TRUE(rig_.item_equals_source(0, write.target_item));
+      } else if (outcome == WriteOutcome::kRefused) {
+        ++refused;
+        EXPECT_TRUE(rig_.item_is(0, write.target_item, kCanary));
+      } else {
+        ++torn;
+        EXPECT_TRUE(was_torn);
+        EXPECT_TRUE(rig_.source_sink().wait_quiet(write.ticket.value()));
+      }
+      EXPECT_TRUE(outcome == WriteOutcome::kUnknown || !was_torn);
+    }
+    ASSERT_TRUE(rig_.fence(round));
+  }
+  EXPECT_GT(landed, 0U);
+  EXPECT_GT(refused + torn, 0U);
+  EXPECT_FALSE(rig_.source_sink().snapshot().lane_failures.empty());
+  rig_.grant(100, kSession, 0, 100, {0});
+  EXPECT_EQ(rig_.send(kSession, rig_.write(0, 100, 0, 0)), WriteOutcome::kLanded);
+  for (const auto& [ticket, record] : rig_.source_sink().snapshot().tickets) {
+    EXPECT_EQ(record.outcomes.size(), 1U);
+  }
+}
+
+TEST_F(TcpRelay, ASilentLaneIsClosedOnBothSidesAndComesBack) {
+  rig_.grant(1, kSession, 0, 1, {0, 1});
+  ASSERT_EQ(rig_.send(kSession, rig_.write(0, 1, 0, 0)), WriteOutcome::kLanded);
+  rig_.relay().freeze(true);
+  const Write write = rig_.write(0, 1, 0, 1);
+  rig_.post(kSession, {write});
+  const auto has_failed = [](const auto& state) { return state.lane_failures.size() >= 2; };
+  ASSERT_TRUE(rig_.source_sink().wait(has_failed));
+  ASSERT_TRUE(rig_.target_sink().wait(has_failed));
+  EXPECT_FALSE(rig_.source_sink().snapshot().has_outcome(write.ticket.value()))
+      << "its end is not known before the target can be asked";
+  rig_.relay().freeze(false);
+  ASSERT_TRUE(rig_.source_sink().wait_outcome(write.ticket.value()));
+  EXPECT_EQ(rig_.source_sink().outcome(write.ticket.value()), WriteOutcome::kRefused);
+  EXPECT_EQ(rig_.send(kSession, rig_.write(0, 1, 0, 1)), WriteOutcome::kLanded);
+}
+
+TEST_F(TcpRelay, APeerThatIsNotThereIsReportedAndNotFatal) {
+  rig_.target().stop();
+  rig_.relay().cut();
+  ASSERT_TRUE(
+      rig_.source_sink().wait([](const auto& state) { return state.lane_failures.size() >= 4; }));
+  const Write write = rig_.write(0, 1, 0, 0);
+  rig_.post(kSession, {write});
+  rig_.source().close_session(SessionEpoch(kSession));
+  EXPECT_TRUE(rig_.source_sink().wait_quiet(write.ticket.value()));
+}
+
+TEST(TcpResources, SessionsLeaveNoDescriptorAndNoThread) {
+  const std::size_t files_before = open_files();
+  const std::size_t threads_before = threads();
+  {
+    Rig rig(kCase);
+    const std::size_t files = open_files();
+    const std::size_t running = threads();
+    for (std::uint64_t session = 1; session <= 10; ++session) {
+      rig.open(session);
+      rig.grant(session, session, 0, 1, {0});
+      ASSERT_EQ(rig.send(session, rig.write(0, 1, 0, 0)), WriteOutcome::kLanded);
+      ASSERT_TRUE(rig.fence(session));
+      rig.close(session);
+    }
+    EXPECT_TRUE(comes_to(open_files, files));
+    EXPECT_TRUE(comes_to(threads, running));
+  }
+  EXPECT_TRUE(comes_to(open_files, files_before));
+  EXPECT_TRUE(comes_to(threads, threads_before));
+}
+
+}  // namespace
+}  // namespace kvferry::data_plane
