@@ -109,7 +109,7 @@ std::string usage_chunk_json(const AnswerHead& head, const Usage& usage) {
   return json::serialize(chunk);
 }
 
-std::string readiness_json(std::span<const ReadinessCheck> checks) {
+std::string readiness_json(std::string_view instance, std::span<const ReadinessCheck> checks) {
   json::array list;
   bool ready = true;
   for (const auto& check : checks) {
@@ -117,7 +117,9 @@ std::string readiness_json(std::span<const ReadinessCheck> checks) {
     list.push_back(json::object{
         {"name", check.name}, {"ok", check.ok}, {"detail", text_or_null(check.detail)}});
   }
-  return json::serialize(json::object{{"ready", ready}, {"checks", std::move(list)}});
+  return json::serialize(json::object{{"ready", ready},
+                                      {"instance", text_or_null(std::string(instance))},
+                                      {"checks", std::move(list)}});
 }
 
 std::string models_json(const EngineInfo& engine, std::int64_t created) {

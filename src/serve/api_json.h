@@ -41,7 +41,7 @@ struct ReadinessCheck {
   bool ok = true;
   std::string detail;
 };
-std::string readiness_json(std::span<const ReadinessCheck> checks);
+std::string readiness_json(std::string_view instance, std::span<const ReadinessCheck> checks);
 std::string models_json(const EngineInfo& engine, std::int64_t created);
 std::string pairs_json(std::span<const PairState> pairs);
 std::string room_json(const RoomStats& stats);

@@ -231,7 +231,7 @@ net::HttpResponse HttpApi::answer_get(std::string_view path) const {
     for (const auto& check : checks) {
       ready = ready && check.ok;
     }
-    return answer(ready ? 200 : 503, readiness_json(checks));
+    return answer(ready ? 200 : 503, readiness_json(context_.instance, checks));
   }
   if (path == "/metrics") {
     return answer(200, metrics_text(), "text/plain; version=0.0.4");

@@ -172,6 +172,7 @@ Status ServerImpl::start_transfer() {
 
 Status ServerImpl::start_http() {
   ApiContext context;
+  context.instance = manager_ ? manager_->args().instance : std::string();
   context.role = options_.role;
   context.engine = engine_.get();
   context.scheduler = scheduler_.get();

@@ -1,0 +1,583 @@
+#include "core/decode_protocol.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace kvferry::core {
+
+std::unique_ptr<Protocol> make_decode_protocol(ProtocolConfig config, Environment& environment) {
+  return std::make_unique<DecodeProtocol>(std::move(config), environment);
+}
+
+DecodeProtocol::DecodeProtocol(ProtocolConfig config, Environment& environment)
+    : config_(std::move(config)), options_(config_.options), sessions_(config_, environment) {}
+
+void DecodeProtocol::step(Instant now, std::span<Event> events, ActionSink& sink) {
+  now_ = now;
+  sink_ = &sink;
+  for (Event& event : events) {
+    std::visit([this](auto& fact) { on(fact); }, event);
+    settle_outputs();
+  }
+  // The pause rule: what peers said while this process slept counts before its own deadlines do.
+  const bool paused = stepped_ && now - last_step_ > milliseconds(options_.pause_threshold_ms);
+  timers_deferred_ = paused && !timers_deferred_;
+  if (!timers_deferred_) {
+    run_timers();
+  }
+  sessions_.flush(now_, sink);
+  settle_outputs();
+  last_step_ = now;
+  stepped_ = true;
+  sink_ = nullptr;
+}
+
+void DecodeProtocol::run_timers() {
+  sessions_.handle_timers(now_, *sink_);
+  settle_outputs();
+  while (const auto key = timers_.pop_due(now_)) {
+    DecodeRoom* room = find(key->receiver);
+    if (room == nullptr) {
+      continue;
+    }
+    if (key->kind == TimerKind::kRoom) {
+      room_deadline(*room);
+    } else if (overdue_.insert(room->receiver).second) {
+      ++fences_overdue_;
+      sink_->count("fences_overdue");
+      sink_->note(fmt::format("room {} attempt {}: the fence of {} pages is not done after {} ms",
+                              room->key.room.value(), room->attempt.value(),
+                              room->metadata->pages.size(), options_.fence_timeout_ms));
+    }
+    settle_outputs();
+  }
+}
+
+Instant DecodeProtocol::next_deadline() const {
+  return timers_deferred_ ? now_ : std::min(timers_.next(), sessions_.next_deadline());
+}
+
+// --- rooms ---
+
+void DecodeProtocol::on(ReceiverOpened& event) {
+  const AttemptId attempt = next_attempt_;
+  next_attempt_ = next_attempt_.next();
+  const RoomKey key{event.room, event.binding};
+  auto owned = std::make_unique<DecodeRoom>(event.receiver, attempt, key, now_);
+  DecodeRoom& room = *owned;
+  rooms_.emplace(event.receiver, std::move(owned));
+  sink_->publish_attempt(event.receiver, attempt);
+  std::optional<Failure> refusal = stopping_;
+  if (open_.contains(key)) {
+    refusal = Failure{FailureCode::kDuplicateRoom, FailureWhere::kLocal,
+                      fmt::format("room {} with this binding is open here already",
+                                  key.room.value()),
+                      {}, -1};
+  } else if (open_.size() >= options_.max_rooms) {
+    refusal = Failure{FailureCode::kTableFull, FailureWhere::kLocal,
+                      fmt::format("{} rooms are open (max_rooms)", options_.max_rooms), {}, -1};
+  } else if (ledger_.quarantined_pages() >= options_.quarantine_max_pages) {
+    refusal = Failure{FailureCode::kQuarantineFull, FailureWhere::kLocal,
+                      fmt::format("{} pages are in quarantine (quarantine_max_pages {})",
+                                  ledger_.quarantined_pages(), options_.quarantine_max_pages),
+                      {}, -1};
+  }
+  if (refusal) {
+    room.cause = with_rank(*refusal);
+    enter(room, RoomTrigger::kFailed);
+    sink_->publish_terminal(event.receiver.value(), KvPoll::kFailed, room.cause);
+    return;
+  }
+  open_.emplace(key, event.receiver);
+  attempts_.emplace(attempt, event.receiver);
+  ungranted_.insert(attempt);
+  set_deadline(room, options_.bootstrap_timeout_ms);
+}
+
+void DecodeProtocol::on(PrefillNamed& event) {
+  if (const DecodeRoom* room = find(event.receiver); room != nullptr && !room->is_terminal()) {
+    sink_->resolve_prefill(ResolvePrefill{event.receiver, std::move(event.bootstrap_address),
+                                          std::move(event.instance), event.dp_rank});
+  }
+}
+
+void DecodeProtocol::on(PrefillResolved& event) {
+  DecodeRoom* room = find(event.receiver);
+  if (room == nullptr || room->is_terminal() || !room->interests.empty()) {
+    return;
+  }
+  if (!event.rows) {
+    fail_room(*room, event.rows.error());
+    return;
+  }
+  for (const PeerRow& row : *event.rows) {
+    const auto peer = sessions_.want_peer(row.address, now_, *sink_);
+    if (!peer) {
+      fail_room(*room, Failure{FailureCode::kTableFull, FailureWhere::kLocal,
+                               fmt::format("{} peers are known (max_peers)", options_.max_peers),
+                               {}, -1});
+      return;
+    }
+    sessions_.add_interest(*peer);
+    room->interests.push_back(*peer);
+    if (const Peer* known = sessions_.peer(*peer); known->unusable) {
+      fail_room(*room, known->last_cause);
+      return;
+    }
+  }
+  advance_bootstrap(*room);
+}
+
+void DecodeProtocol::on(PairsWanted& event) {
+  std::vector<PeerAddress> addresses;
+  for (const PeerRow& row : event.rows) {
+    addresses.push_back(row.address);
+  }
+  sessions_.set_paired(addresses, now_, *sink_);
+}
+
+void DecodeProtocol::on(MetadataGiven& event) {
+  DecodeRoom* room = find(event.receiver);
+  if (room == nullptr || room->is_terminal() || room->metadata.has_value()) {
+    // The room ended while the call was under way (or was given pages twice): they go back.
+    sink_->release_pages(ReleasePages{event.receiver.value(), room ? room->key.room : RoomId{},
+                                      room ? room->key.binding : Binding{},
+                                      std::move(event.pages), event.aux_slot,
+                                      std::move(event.state_slots)});
+    return;
+  }
+  room->metadata = std::move(event);
+  if (room->status == KvPoll::kWaitingForInput) {
+    grant(*room);
+  }
+}
+
+void DecodeProtocol::on(ReceiverAborted& event) {
+  if (DecodeRoom* room = find(event.receiver)) {
+    fail_room(*room, std::move(event.cause));
+  }
+}
+
+void DecodeProtocol::on(ReceiverCleared& event) {
+  DecodeRoom* room = find(event.receiver);
+  if (room == nullptr) {
+    return;
+  }
+  fail_room(*room, Failure{FailureCode::kAborted, FailureWhere::kLocal,
+                           "the caller cleared the room", {}, -1});
+  room = find(event.receiver);
+  room->cleared = true;
+  if (event.unread_success) {
+    sink_->release_pages(ReleasePages{room->receiver.value(), room->key.room, room->key.binding,
+                                      std::move(room->owned.pages), room->owned.aux_slot,
+                                      std::move(room->owned.state_slots)});
+  }
+  forget_if_over(event.receiver);
+}
+
+void DecodeProtocol::on(StopRequested& event) {
+  stopping_ = event.cause;
+  std::vector<ReceiverId> live;
+  for (const auto& [key, receiver] : open_) {
+    live.push_back(receiver);
+  }
+  for (const ReceiverId receiver : live) {
+    fail_room(*find(receiver), event.cause);
+  }
+  sessions_.flush(now_, *sink_);
+  sessions_.end_all(event.cause, now_, *sink_);
+}
+
+// Every prefill rank's session is there: the room knows who writes what.
+void DecodeProtocol::advance_bootstrap(DecodeRoom& room) {
+  if (room.status != KvPoll::kBootstrapping || room.interests.empty()) {
+    return;
+  }
+  std::vector<LayoutShape> shapes;
+  std::vector<const Session*> live;
+  room.sessions_missing = 0;
+  for (const PeerId peer : room.interests) {
+    const Session* session = sessions_.live_session_of(peer);
+    if (session == nullptr) {
+      ++room.sessions_missing;
+      continue;
+    }
+    live.push_back(session);
+    shapes.push_back(session->peer_self.layout);
+  }
+  if (room.sessions_missing > 0) {
+    return;
+  }
+  auto writers = layout::writers_for(config_.self.layout, shapes);
+  if (!writers) {
+    fail_room(room, writers.error());
+    return;
+  }
+  room.writers.clear();
+  for (const layout::Writer& part : *writers) {
+    const Session& session = *live[part.source_index];
+    if (session.peer_self.engine_epoch != live.front()->peer_self.engine_epoch) {
+      fail_room(room, Failure{FailureCode::kEngineEpochMismatch, FailureWhere::kPeer,
+                              "the prefill ranks are of two launches of their engine",
+                              session.peer_self.control_endpoint, -1});
+      return;
+    }
+    Writer writer;
+    writer.peer = room.interests[part.source_index];
+    writer.epoch = session.epoch;
+    writer.part = part;
+    room.writers.push_back(std::move(writer));
+  }
+  enter(room, RoomTrigger::kPeersReady);
+  sink_->publish_status(room.receiver.value(), room.status);
+  set_deadline(room, options_.input_timeout_ms);
+  if (room.metadata) {
+    grant(room);
+  }
+}
+
+void DecodeProtocol::set_deadline(DecodeRoom& room, std::uint32_t after_ms) {
+  timers_.set({TimerKind::kRoom, room.receiver}, now_ + milliseconds(after_ms));
+}
+
+void DecodeProtocol::room_deadline(DecodeRoom& room) {
+  Failure cause{FailureCode::kRoomTimeout, FailureWhere::kLocal,
+                fmt::format("no end of {} by its deadline, waiting for {}",
+                            to_string(room.status), room.waits_for()),
+                {}, -1};
+  for (const PeerId peer : room.interests) {
+    if (room.status == KvPoll::kBootstrapping && sessions_.live_session_of(peer) == nullptr) {
+      const Peer* missing = sessions_.peer(peer);
+      cause.code = FailureCode::kPeerUnreachable;
+      cause.where = FailureWhere::kPath;
+      if (missing != nullptr) {
+        cause.peer = missing->address.endpoint;
+        cause.what += "; the last cause: " + missing->last_cause.what;
+      }
+      break;
+    }
+  }
+  fail_room(room, std::move(cause));
+}
+
+// Rule 1: the caller hears of it at once; the pages leave when they are safe.
+void DecodeProtocol::fail_room(DecodeRoom& room, Failure cause) {
+  if (room.is_terminal()) {
+    return;
+  }
+  room.cause = with_rank(std::move(cause));
+  enter(room, RoomTrigger::kFailed);
+  sink_->publish_terminal(room.receiver.value(), KvPoll::kFailed, room.cause);
+  open_.erase(room.key);
+  ungranted_.erase(room.attempt);
+  timers_.cancel({TimerKind::kRoom, room.receiver});
+  tell_writers_of_failure(room);
+  drop_interests(room);
+  switch (room.grant_state) {
+    case GrantState::kGranted:
+    case GrantState::kCovered:
+      enter(room, GrantTrigger::kRevoke);
+      ledger_.revoke(room.grant);
+      start_fence(room);
+      if (!config_.transport_class.local_fence && room.all_drained()) {
+        enter(room, GrantTrigger::kAllQuiet);
+        release(room);
+      }
+      break;
+    case GrantState::kNone:
+      if (!room.metadata) {
+        break;
+      }
+      [[fallthrough]];
+    case GrantState::kFenced:
+    case GrantState::kQuiet:
+      release(room);
+      break;
+    default:
+      break;
+  }
+  leave_open_attempts(room);
+  forget_if_over(room.receiver);
+}
+
+void DecodeProtocol::tell_writers_of_failure(DecodeRoom& room) {
+  const bool granted = room.grant_state != GrantState::kNone;
+  wire::Abort abort;
+  abort.room = room.key.room;
+  abort.binding = room.key.binding;
+  abort.attempt = granted ? room.attempt : AttemptId{};
+  abort.cause = *room.cause;
+  if (granted) {
+    for (const Writer& writer : room.writers) {
+      abort.slot = writer.name.slot;
+      abort.generation = writer.name.generation;
+      send(room, writer.granted_epoch, abort, Urgency::kUrgent);
+    }
+    return;
+  }
+  for (const PeerId peer : room.interests) {
+    if (const Session* session = sessions_.live_session_of(peer)) {
+      send(room, session->epoch, abort, Urgency::kUrgent);
+    }
+  }
+}
+
+void DecodeProtocol::drop_interests(DecodeRoom& room) {
+  for (const PeerId peer : std::exchange(room.interests, {})) {
+    sessions_.drop_interest(peer, now_, *sink_);
+  }
+}
+
+void DecodeProtocol::leave_open_attempts(DecodeRoom& room) {
+  if (!room.is_terminal() || ledger_.holds(room.grant)) {
+    return;
+  }
+  for (const SessionEpoch epoch : room.told) {
+    const auto found = slots_.find(epoch);
+    if (found != slots_.end() && !sessions_.has_unsettled(epoch, room.attempt)) {
+      found->second.open_attempts.erase(room.attempt);
+    }
+  }
+}
+
+void DecodeProtocol::forget_if_over(ReceiverId receiver) {
+  DecodeRoom* room = find(receiver);
+  if (room == nullptr || !room->is_terminal() || !room->cleared || ledger_.holds(room->grant)) {
+    return;
+  }
+  for (const SessionEpoch epoch : room->told) {
+    if (sessions_.has_unsettled(epoch, room->attempt)) {
+      return;
+    }
+  }
+  attempts_.erase(room->attempt);
+  rooms_.erase(receiver);
+}
+
+// --- peers ---
+
+void DecodeProtocol::on(LinkUp& event) { sessions_.handle_link_up(event.peer, now_, *sink_); }
+void DecodeProtocol::on(LinkDown& event) { sessions_.handle_link_down(event, now_, *sink_); }
+void DecodeProtocol::on(FrameArrived& event) { sessions_.handle_frame(event, now_, *sink_); }
+void DecodeProtocol::on(LaneFailed& event) { sessions_.handle_lane_failed(event, now_, *sink_); }
+
+void DecodeProtocol::settle_outputs() {
+  for (auto outputs = sessions_.take_outputs(); !outputs.empty();
+       outputs = sessions_.take_outputs()) {
+    for (SessionOutput& output : outputs) {
+      if (const auto* started = std::get_if<SessionStarted>(&output)) {
+        session_started(*started);
+      } else if (const auto* over = std::get_if<SessionOver>(&output)) {
+        session_over(*over);
+      } else if (const auto* refused = std::get_if<PeerRefused>(&output)) {
+        peer_refused(*refused);
+      } else if (const auto* settled = std::get_if<AttemptSettled>(&output)) {
+        attempt_settled(*settled);
+      } else {
+        deliver(std::get<MessageDelivered>(output));
+      }
+    }
+  }
+}
+
+void DecodeProtocol::session_started(const SessionStarted& started) {
+  const Session* session = sessions_.find(started.epoch);
+  if (session == nullptr) {
+    return;
+  }
+  slots_.try_emplace(started.epoch, std::min(options_.max_grant_slots,
+                                             session->peer_self.limits.max_grant_slots));
+  std::vector<ReceiverId> waiting;
+  for (const auto& [key, receiver] : open_) {
+    waiting.push_back(receiver);
+  }
+  for (const ReceiverId receiver : waiting) {
+    if (DecodeRoom* room = find(receiver)) {
+      advance_bootstrap(*room);
+    }
+  }
+}
+
+void DecodeProtocol::session_over(const SessionOver& over) {
+  slots_.erase(over.epoch);
+  std::vector<ReceiverId> affected;
+  for (const auto& [receiver, room] : rooms_) {
+    const bool writes = std::ranges::any_of(
+        room->writers, [&](const Writer& writer) { return writer.epoch == over.epoch; });
+    const bool told = std::ranges::find(room->told, over.epoch) != room->told.end();
+    if (writes || told) {
+      affected.push_back(receiver);
+    }
+  }
+  for (const ReceiverId receiver : affected) {
+    DecodeRoom* room = find(receiver);
+    if (!room->is_terminal()) {
+      fail_room(*room, over.cause);
+    } else {
+      forget_if_over(receiver);
+    }
+  }
+}
+
+void DecodeProtocol::peer_refused(const PeerRefused& refused) {
+  std::vector<ReceiverId> waiting;
+  for (const auto& [key, receiver] : open_) {
+    const DecodeRoom* room = find(receiver);
+    if (std::ranges::find(room->interests, refused.peer) != room->interests.end()) {
+      waiting.push_back(receiver);
+    }
+  }
+  for (const ReceiverId receiver : waiting) {
+    fail_room(*find(receiver), refused.cause);
+  }
+}
+
+void DecodeProtocol::attempt_settled(const AttemptSettled& settled) {
+  if (DecodeRoom* room = find_by_attempt(settled.attempt)) {
+    leave_open_attempts(*room);
+    forget_if_over(room->receiver);
+  } else if (const auto found = slots_.find(settled.epoch); found != slots_.end()) {
+    found->second.open_attempts.erase(settled.attempt);
+  }
+}
+
+void DecodeProtocol::deliver(MessageDelivered& delivered) {
+  const SessionEpoch epoch = delivered.epoch;
+  if (const auto* done = std::get_if<wire::Done>(&delivered.message)) {
+    handle(epoch, *done);
+  } else if (const auto* drained = std::get_if<wire::Drained>(&delivered.message)) {
+    handle(epoch, *drained);
+  } else if (const auto* failed = std::get_if<wire::Failed>(&delivered.message)) {
+    handle(epoch, *failed);
+  } else if (const auto* progress = std::get_if<wire::Progress>(&delivered.message)) {
+    handle(epoch, *progress);
+  } else if (const auto* stale = std::get_if<wire::Stale>(&delivered.message)) {
+    handle(epoch, *stale);
+  } else {
+    sink_->count("misdirected_messages");
+  }
+}
+
+// --- small things ---
+
+void DecodeProtocol::enter(DecodeRoom& room, RoomTrigger trigger) {
+  if (!room.apply(trigger)) {
+    violations_.push_back(fmt::format("room: {} --{}--> nowhere", to_string(room.status),
+                                      to_string(trigger)));
+  }
+}
+
+void DecodeProtocol::enter(DecodeRoom& room, GrantTrigger trigger) {
+  if (!room.apply(trigger)) {
+    violations_.push_back(fmt::format("grant: {} --{}--> nowhere", to_string(room.grant_state),
+                                      to_string(trigger)));
+  }
+}
+
+DecodeRoom* DecodeProtocol::find(ReceiverId receiver) {
+  const auto found = rooms_.find(receiver);
+  return found == rooms_.end() ? nullptr : found->second.get();
+}
+
+DecodeRoom* DecodeProtocol::find_by_attempt(AttemptId attempt) {
+  const auto found = attempts_.find(attempt);
+  return found == attempts_.end() ? nullptr : find(found->second);
+}
+
+AttemptId DecodeProtocol::low_water_mark(SessionEpoch epoch) const {
+  AttemptId mark = ungranted_.empty() ? next_attempt_ : *ungranted_.begin();
+  if (const auto found = slots_.find(epoch);
+      found != slots_.end() && !found->second.open_attempts.empty()) {
+    mark = std::min(mark, *found->second.open_attempts.begin());
+  }
+  return mark;
+}
+
+void DecodeProtocol::send(DecodeRoom& room, SessionEpoch epoch, wire::Message message,
+                          Urgency urgency) {
+  const auto found = slots_.find(epoch);
+  if (found == slots_.end()) {
+    return;
+  }
+  found->second.open_attempts.insert(room.attempt);
+  if (std::ranges::find(room.told, epoch) == room.told.end()) {
+    room.told.push_back(epoch);
+  }
+  const AttemptId mark = low_water_mark(epoch);
+  std::visit(
+      [&](auto& body) {
+        if constexpr (requires { body.low_water_mark; }) {
+          body.low_water_mark = mark;
+        }
+      },
+      message);
+  sessions_.send(epoch, std::move(message), urgency, room.attempt, now_, *sink_);
+}
+
+Failure DecodeProtocol::with_rank(Failure cause) const {
+  if (cause.rank < 0) {
+    const RankCoordinates& rank = config_.self.layout.rank;
+    cause.rank = static_cast<std::int32_t>(
+        (rank.dp_rank * rank.pp_size + rank.pp_rank) * rank.tp_size + rank.tp_rank);
+  }
+  return cause;
+}
+
+Snapshot DecodeProtocol::snapshot(Instant now, std::size_t max_rooms_shown) const {
+  Snapshot view;
+  view.peers = sessions_.view(now);
+  view.room_count = open_.size();
+  view.grants = ledger_.grants();
+  view.quarantined_pages = ledger_.quarantined_pages();
+  view.granted_pages_total = ledger_.granted_total();
+  view.returned_pages_total = ledger_.returned_total();
+  if (view.quarantined_pages >= options_.quarantine_max_pages) {
+    view.readiness_problems.push_back(fmt::format("quarantine holds {} pages (cap {})",
+                                                  view.quarantined_pages,
+                                                  options_.quarantine_max_pages));
+  }
+  if (!overdue_.empty()) {
+    view.readiness_problems.push_back(fmt::format("{} fences are overdue", overdue_.size()));
+  }
+  for (const auto& [receiver, room] : rooms_) {
+    if (view.rooms.size() >= max_rooms_shown) {
+      break;
+    }
+    view.rooms.push_back(RoomView{
+        receiver.value(), room->key.room, room->key.binding, room->attempt,
+        std::string(to_string(room->status)), std::string(to_string(room->grant_state)),
+        std::chrono::duration_cast<milliseconds>(now - room->opened).count(),
+        room->metadata ? room->metadata->pages.size() : 0});
+  }
+  return view;
+}
+
+std::vector<std::string> DecodeProtocol::check_invariants() const {
+  std::vector<std::string> broken = violations_;
+  if (!ledger_.is_consistent()) {
+    broken.emplace_back("S1: the page ledger is inconsistent");
+  }
+  for (const auto& [receiver, room] : rooms_) {
+    const bool holds = ledger_.holds(room->grant);
+    const bool should_hold =
+        room->grant_state == GrantState::kGranted || room->grant_state == GrantState::kCovered ||
+        room->grant_state == GrantState::kFenced || room->grant_state == GrantState::kQuiet ||
+        room->grant_state == GrantState::kRevoking;
+    if (holds != should_hold) {
+      broken.push_back(fmt::format("S1: attempt {} in grant state {} {} pages",
+                                   room->attempt.value(), to_string(room->grant_state),
+                                   holds ? "holds" : "lacks"));
+    }
+    if (room->is_terminal() == open_.contains(room->key) &&
+        (!open_.contains(room->key) || open_.at(room->key) == receiver)) {
+      broken.push_back(fmt::format("R4: attempt {} is {} and {}open", room->attempt.value(),
+                                   to_string(room->status),
+                                   open_.contains(room->key) ? "" : "not "));
+    }
+  }
+  return broken;
+}
+
+}  // namespace kvferry::core

@@ -1,0 +1,136 @@
+// The decode role: rooms, grants, quarantine. decode_protocol.cc has what concerns rooms and peers,
+// decode_transfer.cc what concerns grants and bytes.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/decode_room.h"
+#include "core/page_ledger.h"
+#include "core/protocol.h"
+#include "core/session_table.h"
+#include "core/slot_allocator.h"
+#include "core/timer_queue.h"
+
+namespace kvferry::core {
+
+class DecodeProtocol final : public Protocol {
+ public:
+  DecodeProtocol(ProtocolConfig config, Environment& environment);
+
+  void step(Instant now, std::span<Event> events, ActionSink& sink) override;
+  Instant next_deadline() const override;
+  Snapshot snapshot(Instant now, std::size_t max_rooms_shown) const override;
+  std::vector<std::string> check_invariants() const override;
+
+ private:
+  enum class TimerKind : std::uint8_t { kRoom, kFence };
+  struct TimerKey {
+    TimerKind kind;
+    ReceiverId receiver;
+    friend auto operator<=>(const TimerKey&, const TimerKey&) = default;
+  };
+  // What this side keeps of a live session.
+  struct SessionSlots {
+    explicit SessionSlots(std::uint32_t limit) : slots(limit) {}
+    SlotAllocator slots;
+    std::unordered_map<GrantSlot, ReceiverId> owners;
+    // Attempts with a grant that is not released or a message that is not acknowledged; the low-water
+    // mark stays below them (rule 7).
+    std::set<AttemptId> open_attempts;
+  };
+
+  // decode_protocol.cc: events
+  void on(ReceiverOpened& event);
+  void on(PrefillNamed& event);
+  void on(MetadataGiven& event);
+  void on(ReceiverAborted& event);
+  void on(ReceiverCleared& event);
+  void on(PrefillResolved& event);
+  void on(PairsWanted& event);
+  void on(LinkUp& event);
+  void on(LinkDown& event);
+  void on(FrameArrived& event);
+  void on(LaneFailed& event);
+  void on(StopRequested& event);
+  // decode_transfer.cc: events
+  void on(WritesLanded& event);
+  void on(WriteTorn& event);
+  void on(FenceCompleted& event);
+  // Of the other role: a runtime that sends them is broken, and they are counted.
+  template <typename Other>
+  void on(Other&) {
+    sink_->count("misdirected_events");
+  }
+
+  // decode_protocol.cc
+  void settle_outputs();
+  void session_started(const SessionStarted& started);
+  void session_over(const SessionOver& over);
+  void peer_refused(const PeerRefused& refused);
+  void attempt_settled(const AttemptSettled& settled);
+  void deliver(MessageDelivered& delivered);
+  void advance_bootstrap(DecodeRoom& room);
+  void fail_room(DecodeRoom& room, Failure cause);
+  void tell_writers_of_failure(DecodeRoom& room);
+  void set_deadline(DecodeRoom& room, std::uint32_t after_ms);
+  void room_deadline(DecodeRoom& room);
+  void drop_interests(DecodeRoom& room);
+  void leave_open_attempts(DecodeRoom& room);
+  void forget_if_over(ReceiverId receiver);
+  void run_timers();
+  void enter(DecodeRoom& room, RoomTrigger trigger);
+  void enter(DecodeRoom& room, GrantTrigger trigger);
+  DecodeRoom* find(ReceiverId receiver);
+  DecodeRoom* find_by_attempt(AttemptId attempt);
+  AttemptId low_water_mark(SessionEpoch epoch) const;
+  void send(DecodeRoom& room, SessionEpoch epoch, wire::Message message, Urgency urgency);
+  Failure with_rank(Failure cause) const;
+
+  // decode_transfer.cc
+  void grant(DecodeRoom& room);
+  Status check_metadata(const DecodeRoom& room) const;
+  Status plan_writers(DecodeRoom& room);
+  wire::Grant grant_message(const DecodeRoom& room, const Writer& writer) const;
+  void advance_transfer(DecodeRoom& room);
+  void start_fence(DecodeRoom& room);
+  void try_succeed(DecodeRoom& room);
+  void release(DecodeRoom& room);
+  void free_slots(DecodeRoom& room);
+  void handle(SessionEpoch epoch, const wire::Done& done);
+  void handle(SessionEpoch epoch, const wire::Drained& drained);
+  void handle(SessionEpoch epoch, const wire::Failed& failed);
+  void handle(SessionEpoch epoch, const wire::Progress& progress);
+  void handle(SessionEpoch epoch, const wire::Stale& stale);
+
+  const ProtocolConfig config_;
+  const Options& options_;
+  SessionTable sessions_;
+  PageLedger ledger_;
+  std::unordered_map<ReceiverId, std::unique_ptr<DecodeRoom>> rooms_;
+  std::unordered_map<RoomKey, ReceiverId> open_;             // rooms without a terminal status
+  std::map<AttemptId, ReceiverId> attempts_;
+  std::set<AttemptId> ungranted_;                            // live attempts that may still grant
+  std::unordered_map<GrantId, ReceiverId> grants_;
+  std::unordered_map<SessionEpoch, SessionSlots> slots_;
+  TimerQueue<TimerKey> timers_;
+  AttemptId next_attempt_{1};
+  GrantId next_grant_{1};
+  std::uint64_t fences_overdue_ = 0;
+  std::set<ReceiverId> overdue_;
+  std::vector<std::string> violations_;                      // transitions that the tables lack
+  // Set for the length of one step.
+  Instant now_;
+  Instant last_step_;
+  bool stepped_ = false;
+  ActionSink* sink_ = nullptr;
+  bool timers_deferred_ = false;
+  std::optional<Failure> stopping_;
+};
+
+}  // namespace kvferry::core

@@ -1,0 +1,87 @@
+#include "core/page_ledger.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace kvferry::core {
+
+Status PageLedger::grant(GrantId grant, GrantedPages granted) {
+  if (granted.aux_slot >= 0 && aux_slots_.contains(granted.aux_slot)) {
+    return fail(FailureCode::kInvalidArgument,
+                fmt::format("aux slot {} is in another grant", granted.aux_slot));
+  }
+  for (const std::uint32_t slot : granted.state_slots) {
+    if (state_slots_.contains(slot)) {
+      return fail(FailureCode::kInvalidArgument,
+                  fmt::format("state slot {} is in another grant", slot));
+    }
+  }
+  for (std::size_t i = 0; i < granted.pages.size(); ++i) {
+    const auto [where, added] = by_page_.emplace(granted.pages[i], grant);
+    if (!added) {
+      const bool own = where->second == grant;
+      for (std::size_t undo = 0; undo < i; ++undo) {
+        by_page_.erase(granted.pages[undo]);
+      }
+      return fail(FailureCode::kInvalidArgument,
+                  fmt::format("page {} is {}", granted.pages[i].value(),
+                              own ? "listed twice" : "in another grant"));
+    }
+  }
+  if (granted.aux_slot >= 0) {
+    aux_slots_.insert(granted.aux_slot);
+  }
+  state_slots_.insert(granted.state_slots.begin(), granted.state_slots.end());
+  granted_total_ += granted.pages.size();
+  grants_.emplace(grant, Entry{std::move(granted), false});
+  return {};
+}
+
+void PageLedger::revoke(GrantId grant) {
+  const auto found = grants_.find(grant);
+  if (found != grants_.end() && !found->second.revoked) {
+    found->second.revoked = true;
+    quarantined_pages_ += found->second.granted.pages.size();
+  }
+}
+
+GrantedPages PageLedger::release(GrantId grant) {
+  const auto found = grants_.find(grant);
+  if (found == grants_.end()) {
+    return {};
+  }
+  GrantedPages granted = std::move(found->second.granted);
+  if (found->second.revoked) {
+    quarantined_pages_ -= granted.pages.size();
+  }
+  grants_.erase(found);
+  for (const PageIndex page : granted.pages) {
+    by_page_.erase(page);
+  }
+  aux_slots_.erase(granted.aux_slot);
+  for (const std::uint32_t slot : granted.state_slots) {
+    state_slots_.erase(slot);
+  }
+  returned_total_ += granted.pages.size();
+  return granted;
+}
+
+bool PageLedger::is_consistent() const {
+  std::uint64_t held = 0;
+  std::uint64_t revoked = 0;
+  for (const auto& [grant, entry] : grants_) {
+    held += entry.granted.pages.size();
+    revoked += entry.revoked ? entry.granted.pages.size() : 0;
+    for (const PageIndex page : entry.granted.pages) {
+      const auto found = by_page_.find(page);
+      if (found == by_page_.end() || found->second != grant) {
+        return false;
+      }
+    }
+  }
+  return held == by_page_.size() && granted_total_ == returned_total_ + held &&
+         revoked == quarantined_pages_;
+}
+
+}  // namespace kvferry::core

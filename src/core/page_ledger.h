@@ -1,0 +1,52 @@
+// Which granted pages, aux slots and state slots belong to which grant. Granted pages are exclusive
+// (rule 4); pages of failed attempts that are not yet safe are the quarantine, which has a cap (rule 6).
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "kvferry/ids.h"
+#include "kvferry/status.h"
+
+namespace kvferry::core {
+
+struct GrantedPages {
+  std::vector<PageIndex> pages;
+  std::int64_t aux_slot = -1;
+  std::vector<std::uint32_t> state_slots;
+};
+
+class PageLedger {
+ public:
+  // Fails with kInvalidArgument, and changes nothing, when a page or slot is in a grant already.
+  Status grant(GrantId grant, GrantedPages granted);
+  // The attempt failed: from here on its pages count as quarantine.
+  void revoke(GrantId grant);
+  // The pages leave their grant; the caller's again, on Success too.
+  GrantedPages release(GrantId grant);
+
+  bool holds(GrantId grant) const { return grants_.contains(grant); }
+  std::size_t grants() const { return grants_.size(); }
+  std::uint64_t quarantined_pages() const { return quarantined_pages_; }
+  std::uint64_t granted_total() const { return granted_total_; }
+  std::uint64_t returned_total() const { return returned_total_; }
+  // granted = returned + held, and every page of a grant is indexed under it.
+  bool is_consistent() const;
+
+ private:
+  struct Entry {
+    GrantedPages granted;
+    bool revoked = false;
+  };
+  std::unordered_map<GrantId, Entry> grants_;
+  std::unordered_map<PageIndex, GrantId> by_page_;
+  std::set<std::int64_t> aux_slots_;
+  std::set<std::uint32_t> state_slots_;
+  std::uint64_t quarantined_pages_ = 0;
+  std::uint64_t granted_total_ = 0;
+  std::uint64_t returned_total_ = 0;
+};
+
+}  // namespace kvferry::core

@@ -1,0 +1,485 @@
+#include "core/prefill_protocol.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace kvferry::core {
+
+std::unique_ptr<Protocol> make_prefill_protocol(ProtocolConfig config, Environment& environment) {
+  return std::make_unique<PrefillProtocol>(std::move(config), environment);
+}
+
+PrefillProtocol::PrefillProtocol(ProtocolConfig config, Environment& environment)
+    : config_(std::move(config)),
+      options_(config_.options),
+      sessions_(config_, environment),
+      ended_(options_.max_ended_senders) {}
+
+void PrefillProtocol::step(Instant now, std::span<Event> events, ActionSink& sink) {
+  now_ = now;
+  sink_ = &sink;
+  for (Event& event : events) {
+    std::visit([this](auto& fact) { on(fact); }, event);
+    settle_outputs();
+  }
+  // The pause rule: what peers said while this process slept counts before its own deadlines do.
+  const bool paused = stepped_ && now - last_step_ > milliseconds(options_.pause_threshold_ms);
+  timers_deferred_ = paused && !timers_deferred_;
+  if (!timers_deferred_) {
+    run_timers();
+  }
+  sessions_.flush(now_, sink);
+  settle_outputs();
+  last_step_ = now;
+  stepped_ = true;
+  sink_ = nullptr;
+}
+
+void PrefillProtocol::run_timers() {
+  sessions_.handle_timers(now_, *sink_);
+  settle_outputs();
+  while (const auto key = timers_.pop_due(now_)) {
+    if (key->kind == TimerKind::kUnopened) {
+      unopened_deadline(key->key);
+    } else if (PrefillRoom* room = find(key->sender)) {
+      if (key->kind == TimerKind::kRoom) {
+        fail_room(*room, Failure{FailureCode::kRoomTimeout, FailureWhere::kLocal,
+                                 fmt::format("no end of {} by its deadline, waiting for {}",
+                                             to_string(room->status), room->waits_for()),
+                                 {}, -1});
+      } else {
+        give_up_source(*room);
+      }
+    }
+    settle_outputs();
+  }
+}
+
+Instant PrefillProtocol::next_deadline() const {
+  return timers_deferred_ ? now_ : std::min(timers_.next(), sessions_.next_deadline());
+}
+
+// --- senders ---
+
+void PrefillProtocol::on(SenderOpened& event) {
+  const RoomKey key{event.room, event.binding};
+  auto owned = std::make_unique<PrefillRoom>(event.sender, key, now_);
+  PrefillRoom& room = *owned;
+  rooms_.emplace(event.sender, std::move(owned));
+  std::optional<Failure> refusal = stopping_;
+  if (open_.contains(key)) {
+    refusal = Failure{FailureCode::kDuplicateRoom, FailureWhere::kLocal,
+                      fmt::format("room {} with this binding is open here already",
+                                  key.room.value()),
+                      {}, -1};
+  } else if (open_.size() >= options_.max_rooms) {
+    refusal = Failure{FailureCode::kTableFull, FailureWhere::kLocal,
+                      fmt::format("{} rooms are open (max_rooms)", options_.max_rooms), {}, -1};
+  } else if (const Failure* ended = ended_.find(key)) {
+    refusal = *ended;  // Decode aborted it before it was opened here.
+  }
+  if (refusal) {
+    room.cause = with_rank(*refusal);
+    room.released = true;
+    enter(room, RoomTrigger::kFailed);
+    sink_->publish_terminal(event.sender.value(), KvPoll::kFailed, room.cause);
+    if (!open_.contains(key)) {
+      // Of a duplicate the first one lives; else nobody will serve this request here.
+      ended_.add(key, *room.cause);
+      refuse_unopened(key, *room.cause);
+    }
+    return;
+  }
+  open_.emplace(key, event.sender);
+  set_deadline(room, options_.bootstrap_timeout_ms);
+  adopt_unopened(room);
+}
+
+void PrefillProtocol::on(SenderInitialized& event) {
+  PrefillRoom* room = find(event.sender);
+  if (room == nullptr || room->initialized) {
+    return;
+  }
+  room->initialized = true;
+  room->page_count = event.page_count;
+  room->aux_slot = event.aux_slot;
+  if (room->is_terminal()) {
+    // Only the aux slot was handed over so far; it goes straight back.
+    room->released = false;
+    release_source(*room);
+    return;
+  }
+  for (const auto& target : room->targets) {
+    if (const Status fits = check_grant(*room, target->epoch, target->grant); !fits) {
+      fail_room(*room, fits.error());
+      return;
+    }
+  }
+  pump(*room);
+}
+
+void PrefillProtocol::on(ChunkGiven& event) {
+  PrefillRoom* room = find(event.sender);
+  if (room == nullptr) {
+    return;
+  }
+  held_pages_total_ += event.pages.size();
+  if (room->released) {
+    // The room ended while the call was under way.
+    released_pages_total_ += event.pages.size();
+    sink_->release_pages(ReleasePages{room->sender.value(), room->key.room, room->key.binding,
+                                      std::move(event.pages), -1, std::move(event.state_slots)});
+    return;
+  }
+  room->given.insert(room->given.end(), event.pages.begin(), event.pages.end());
+  room->chunk_given = true;
+  if (!event.state_slots.empty()) {
+    room->state_slots = std::move(event.state_slots);
+  }
+  if (room->is_terminal()) {
+    release_if_settled(*room);
+    return;
+  }
+  if (room->given.size() > room->page_count) {
+    fail_room(*room, Failure{FailureCode::kInvalidArgument, FailureWhere::kLocal,
+                             fmt::format("send() was given {} pages, init() announced {}",
+                                         room->given.size(), room->page_count),
+                             {}, -1});
+    return;
+  }
+  pump(*room);
+}
+
+void PrefillProtocol::on(SenderAborted& event) {
+  if (PrefillRoom* room = find(event.sender)) {
+    fail_room(*room, std::move(event.cause));
+  }
+}
+
+void PrefillProtocol::on(SenderCleared& event) {
+  PrefillRoom* room = find(event.sender);
+  if (room == nullptr) {
+    return;
+  }
+  fail_room(*room, Failure{FailureCode::kAborted, FailureWhere::kLocal,
+                           "the caller cleared the room", {}, -1});
+  room->cleared = true;
+  forget_if_over(event.sender);
+}
+
+void PrefillProtocol::on(StopRequested& event) {
+  stopping_ = event.cause;
+  std::vector<SenderId> live;
+  for (const auto& [key, sender] : open_) {
+    live.push_back(sender);
+  }
+  for (const SenderId sender : live) {
+    fail_room(*find(sender), event.cause);
+  }
+  sessions_.flush(now_, *sink_);
+  sessions_.end_all(event.cause, now_, *sink_);
+}
+
+// Rule 1: the caller hears of it at once; source pages are held until nothing reads them (rule 5).
+void PrefillProtocol::fail_room(PrefillRoom& room, Failure cause) {
+  if (room.is_terminal()) {
+    return;
+  }
+  room.cause = with_rank(std::move(cause));
+  enter(room, RoomTrigger::kFailed);
+  sink_->publish_terminal(room.sender.value(), KvPoll::kFailed, room.cause);
+  open_.erase(room.key);
+  timers_.cancel({TimerKind::kRoom, room.sender, {}});
+  if (!room.has_all_grants()) {
+    // Those that come from now on hear the first cause at once (rule 12).
+    ended_.add(room.key, *room.cause);
+  }
+  for (const auto& target : room.targets) {
+    if (target->state == TargetState::kConsumed) {
+      continue;
+    }
+    enter(*target, TargetTrigger::kGiveUp);
+    if (target->outstanding > 0 && !target->session_over) {
+      sink_->give_up_writes(GiveUpWrites{target->epoch, target->grant.slot,
+                                         target->grant.generation});
+    }
+    if (!target->abort_seen) {
+      sessions_.send(target->epoch,
+                     wire::Failed{room.key.room, room.key.binding, target->grant.attempt,
+                                  *room.cause},
+                     Urgency::kUrgent, target->grant.attempt, now_, *sink_);
+    }
+    drain_if_settled(room, *target);
+  }
+  if (!room.is_settled()) {
+    timers_.set({TimerKind::kSourceHold, room.sender, {}},
+                now_ + milliseconds(options_.source_hold_timeout_ms));
+  }
+  release_if_settled(room);
+  forget_if_over(room.sender);
+}
+
+void PrefillProtocol::release_if_settled(PrefillRoom& room) {
+  const bool no_more_reads =
+      room.is_terminal()
+          ? room.is_settled() || room.gave_up
+          : room.has_all_grants() && room.is_settled() &&
+                std::ranges::all_of(room.targets, [](const auto& t) { return t->posted_all; });
+  if (no_more_reads) {
+    release_source(room);
+  }
+}
+
+void PrefillProtocol::release_source(PrefillRoom& room) {
+  if (room.released) {
+    return;
+  }
+  room.released = true;
+  timers_.cancel({TimerKind::kSourceHold, room.sender, {}});
+  released_pages_total_ += room.given.size();
+  if (!room.given.empty() || room.aux_slot >= 0 || !room.state_slots.empty()) {
+    sink_->release_pages(ReleasePages{room.sender.value(), room.key.room, room.key.binding,
+                                      std::move(room.given), room.aux_slot,
+                                      std::move(room.state_slots)});
+  }
+  room.given.clear();
+}
+
+// Irrevocable: no Done follows (the room has failed), so what a stopped peer may still read is never
+// part of a success (rule 5).
+void PrefillProtocol::give_up_source(PrefillRoom& room) {
+  if (!room.is_terminal()) {
+    return;
+  }
+  room.gave_up = true;
+  sink_->count("sources_given_up");
+  release_source(room);
+}
+
+void PrefillProtocol::finish_if_consumed(PrefillRoom& room) {
+  if (room.is_terminal() || !room.is_consumed()) {
+    return;
+  }
+  if (!sink_->publish_terminal(room.sender.value(), KvPoll::kSuccess, std::nullopt)) {
+    fail_room(room, Failure{FailureCode::kAborted, FailureWhere::kLocal, "aborted by the caller",
+                            {}, -1});
+    return;
+  }
+  enter(room, RoomTrigger::kCompleted);
+  open_.erase(room.key);
+  timers_.cancel({TimerKind::kRoom, room.sender, {}});
+  release_if_settled(room);
+  forget_if_over(room.sender);
+}
+
+void PrefillProtocol::forget_if_over(SenderId sender) {
+  PrefillRoom* room = find(sender);
+  if (room == nullptr || !room->is_terminal() || !room->cleared || !room->is_settled()) {
+    return;
+  }
+  for (const auto& target : room->targets) {
+    if (const auto found = records_.find(target->epoch); found != records_.end()) {
+      SessionRecord& record = *found->second;
+      record.attempts.erase(target->grant.attempt);
+      if (!record.over && !record.tombstones.add(target->grant.attempt, Tombstone{room->cause})) {
+        sink_->count("tombstones_over_limit");
+      }
+      drop_record_if_idle(target->epoch);
+    }
+  }
+  release_source(*room);
+  rooms_.erase(sender);
+}
+
+void PrefillProtocol::set_deadline(PrefillRoom& room, std::uint32_t after_ms) {
+  timers_.set({TimerKind::kRoom, room.sender, {}}, now_ + milliseconds(after_ms));
+}
+
+// --- peers ---
+
+void PrefillProtocol::on(LinkUp& event) { sessions_.handle_link_up(event.peer, now_, *sink_); }
+void PrefillProtocol::on(LinkDown& event) { sessions_.handle_link_down(event, now_, *sink_); }
+void PrefillProtocol::on(FrameArrived& event) { sessions_.handle_frame(event, now_, *sink_); }
+void PrefillProtocol::on(LaneFailed& event) { sessions_.handle_lane_failed(event, now_, *sink_); }
+
+void PrefillProtocol::settle_outputs() {
+  for (auto outputs = sessions_.take_outputs(); !outputs.empty();
+       outputs = sessions_.take_outputs()) {
+    for (SessionOutput& output : outputs) {
+      if (const auto* started = std::get_if<SessionStarted>(&output)) {
+        session_started(*started);
+      } else if (const auto* over = std::get_if<SessionOver>(&output)) {
+        session_over(*over);
+      } else if (auto* delivered = std::get_if<MessageDelivered>(&output)) {
+        deliver(*delivered);
+      }
+    }
+  }
+}
+
+void PrefillProtocol::session_started(const SessionStarted& started) {
+  const Session* session = sessions_.find(started.epoch);
+  if (session == nullptr) {
+    return;
+  }
+  auto record = std::make_unique<SessionRecord>(options_.max_tombstones);
+  const LayoutShape& target = session->peer_self.layout;
+  const layout::SharedPart part = layout::shared_part(config_.self.layout, target);
+  if (!part.is_empty()) {
+    if (auto plan = layout::CopyPlan::make(config_.self.layout, target, part)) {
+      record->plan = std::move(*plan);
+    }
+  }
+  records_[started.epoch] = std::move(record);
+}
+
+void PrefillProtocol::session_over(const SessionOver& over) {
+  const auto found = records_.find(over.epoch);
+  if (found == records_.end()) {
+    return;
+  }
+  SessionRecord& record = *found->second;
+  record.over = true;
+  const auto attempts = record.attempts;
+  for (const auto& [attempt, sender] : attempts) {
+    PrefillRoom* room = find(sender);
+    if (room == nullptr) {
+      continue;
+    }
+    if (Target* target = room->find(over.epoch, attempt)) {
+      target->session_over = true;
+    }
+    fail_room(*room, over.cause);
+  }
+  for (auto it = unopened_.begin(); it != unopened_.end();) {
+    unopened_count_ -= std::erase_if(
+        it->second, [&](const UnopenedGrant& waiting) { return waiting.epoch == over.epoch; });
+    if (it->second.empty()) {
+      timers_.cancel({TimerKind::kUnopened, {}, it->first});
+      it = unopened_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  drop_record_if_idle(over.epoch);
+}
+
+// A record outlives its session until the transport has settled every ticket.
+void PrefillProtocol::drop_record_if_idle(SessionEpoch epoch) {
+  const auto found = records_.find(epoch);
+  if (found != records_.end() && found->second->over && found->second->writes.size() == 0 &&
+      found->second->attempts.empty()) {
+    records_.erase(found);
+  }
+}
+
+void PrefillProtocol::deliver(MessageDelivered& delivered) {
+  const SessionEpoch epoch = delivered.epoch;
+  const auto record = records_.find(epoch);
+  if (record == records_.end()) {
+    return;
+  }
+  // The mark first: whatever the message is about, what lies below it is over.
+  std::visit(
+      [&](const auto& body) {
+        if constexpr (requires { body.low_water_mark; }) {
+          record->second->tombstones.raise_mark(body.low_water_mark);
+        }
+      },
+      delivered.message);
+  if (auto* grant = std::get_if<wire::Grant>(&delivered.message)) {
+    handle(epoch, *grant);
+  } else if (const auto* abort = std::get_if<wire::Abort>(&delivered.message)) {
+    handle(epoch, *abort);
+  } else if (const auto* consumed = std::get_if<wire::Consumed>(&delivered.message)) {
+    handle(epoch, *consumed);
+  } else if (const auto* fenced = std::get_if<wire::Fenced>(&delivered.message)) {
+    handle(epoch, *fenced);
+  } else {
+    sink_->count("misdirected_messages");
+  }
+}
+
+// --- small things ---
+
+void PrefillProtocol::enter(PrefillRoom& room, RoomTrigger trigger) {
+  if (!room.apply(trigger)) {
+    violations_.push_back(fmt::format("room: {} --{}--> nowhere", to_string(room.status),
+                                      to_string(trigger)));
+  }
+}
+
+void PrefillProtocol::enter(Target& target, TargetTrigger trigger) {
+  if (!PrefillRoom::apply(target, trigger)) {
+    violations_.push_back(fmt::format("target: {} --{}--> nowhere", to_string(target.state),
+                                      to_string(trigger)));
+  }
+}
+
+PrefillRoom* PrefillProtocol::find(SenderId sender) {
+  const auto found = rooms_.find(sender);
+  return found == rooms_.end() ? nullptr : found->second.get();
+}
+
+PrefillRoom* PrefillProtocol::find(const RoomKey& key) {
+  const auto found = open_.find(key);
+  return found == open_.end() ? nullptr : find(found->second);
+}
+
+Failure PrefillProtocol::with_rank(Failure cause) const {
+  if (cause.rank < 0) {
+    const RankCoordinates& rank = config_.self.layout.rank;
+    cause.rank = static_cast<std::int32_t>(
+        (rank.dp_rank * rank.pp_size + rank.pp_rank) * rank.tp_size + rank.tp_rank);
+  }
+  return cause;
+}
+
+Snapshot PrefillProtocol::snapshot(Instant now, std::size_t max_rooms_shown) const {
+  Snapshot view;
+  view.peers = sessions_.view(now);
+  view.room_count = open_.size();
+  view.held_pages_total = held_pages_total_;
+  view.released_pages_total = released_pages_total_;
+  for (const auto& [epoch, record] : records_) {
+    view.tickets += record->writes.size();
+    view.tombstones += record->tombstones.size();
+  }
+  for (const auto& [sender, room] : rooms_) {
+    if (view.rooms.size() >= max_rooms_shown) {
+      break;
+    }
+    std::string targets;
+    for (const auto& target : room->targets) {
+      targets += targets.empty() ? "" : ",";
+      targets += to_string(target->state);
+    }
+    view.rooms.push_back(
+        RoomView{sender.value(), room->key.room, room->key.binding,
+                 room->targets.empty() ? AttemptId{} : room->targets.front()->grant.attempt,
+                 std::string(to_string(room->status)), targets,
+                 std::chrono::duration_cast<milliseconds>(now - room->opened).count(),
+                 room->page_count});
+  }
+  return view;
+}
+
+std::vector<std::string> PrefillProtocol::check_invariants() const {
+  std::vector<std::string> broken = violations_;
+  for (const auto& [sender, room] : rooms_) {
+    const bool reads = !room->is_settled() && !room->gave_up;
+    if (room->released && reads) {
+      broken.push_back(fmt::format("S2: sender {} released pages that a write reads",
+                                   sender.value()));
+    }
+    const auto open = open_.find(room->key);
+    if (!room->is_terminal() && (open == open_.end() || open->second != sender)) {
+      broken.push_back(fmt::format("R4: sender {} lives and is not open", sender.value()));
+    }
+  }
+  return broken;
+}
+
+}  // namespace kvferry::core

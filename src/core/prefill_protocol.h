@@ -1,0 +1,139 @@
+// The prefill role: senders, the grants they serve, source pages. prefill_protocol.cc has what concerns
+// senders and peers, prefill_transfer.cc what concerns grants and writes.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/ended_rooms.h"
+#include "core/prefill_room.h"
+#include "core/protocol.h"
+#include "core/session_table.h"
+#include "core/timer_queue.h"
+#include "core/tombstones.h"
+#include "core/write_tracker.h"
+
+namespace kvferry::core {
+
+class PrefillProtocol final : public Protocol {
+ public:
+  PrefillProtocol(ProtocolConfig config, Environment& environment);
+
+  void step(Instant now, std::span<Event> events, ActionSink& sink) override;
+  Instant next_deadline() const override;
+  Snapshot snapshot(Instant now, std::size_t max_rooms_shown) const override;
+  std::vector<std::string> check_invariants() const override;
+
+ private:
+  enum class TimerKind : std::uint8_t { kRoom, kSourceHold, kUnopened };
+  struct TimerKey {
+    TimerKind kind;
+    SenderId sender;          // kUnopened: 0
+    RoomKey key;              // kUnopened only
+    friend auto operator<=>(const TimerKey&, const TimerKey&) = default;
+  };
+  // What this side keeps of a session with a decode rank. Outlives the session while tickets of it are
+  // not settled.
+  struct SessionRecord {
+    explicit SessionRecord(std::uint32_t max_tombstones) : tombstones(max_tombstones) {}
+    std::optional<layout::CopyPlan> plan;  // empty: this rank has nothing for that one
+    Tombstones tombstones;
+    WriteTracker writes;
+    std::map<AttemptId, SenderId> attempts;  // grants in use
+    bool over = false;
+  };
+  struct UnopenedGrant {
+    SessionEpoch epoch;
+    wire::Grant grant;
+  };
+
+  // prefill_protocol.cc: events
+  void on(SenderOpened& event);
+  void on(SenderInitialized& event);
+  void on(ChunkGiven& event);
+  void on(SenderAborted& event);
+  void on(SenderCleared& event);
+  void on(LinkUp& event);
+  void on(LinkDown& event);
+  void on(FrameArrived& event);
+  void on(LaneFailed& event);
+  void on(StopRequested& event);
+  // prefill_transfer.cc: events
+  void on(WritesCompleted& event);
+  void on(WritesQuiet& event);
+  template <typename Other>
+  void on(Other&) {
+    sink_->count("misdirected_events");
+  }
+
+  // prefill_protocol.cc
+  void run_timers();
+  void settle_outputs();
+  void session_started(const SessionStarted& started);
+  void session_over(const SessionOver& over);
+  void deliver(MessageDelivered& delivered);
+  void fail_room(PrefillRoom& room, Failure cause);
+  void release_source(PrefillRoom& room);
+  void release_if_settled(PrefillRoom& room);
+  void give_up_source(PrefillRoom& room);
+  void finish_if_consumed(PrefillRoom& room);
+  void forget_if_over(SenderId sender);
+  void set_deadline(PrefillRoom& room, std::uint32_t after_ms);
+  void enter(PrefillRoom& room, RoomTrigger trigger);
+  void enter(Target& target, TargetTrigger trigger);
+  PrefillRoom* find(SenderId sender);
+  PrefillRoom* find(const RoomKey& key);
+  Failure with_rank(Failure cause) const;
+  void drop_record_if_idle(SessionEpoch epoch);
+
+  // prefill_transfer.cc
+  void handle(SessionEpoch epoch, wire::Grant& grant);
+  void handle(SessionEpoch epoch, const wire::Abort& abort);
+  void handle(SessionEpoch epoch, const wire::Consumed& consumed);
+  void handle(SessionEpoch epoch, const wire::Fenced& fenced);
+  void attach(PrefillRoom& room, SessionEpoch epoch, wire::Grant grant);
+  Status check_grant(const PrefillRoom& room, SessionEpoch epoch, const wire::Grant& grant) const;
+  void refuse_grant(SessionEpoch epoch, const wire::Grant& grant, const Failure& cause);
+  void wait_for_sender(SessionEpoch epoch, wire::Grant grant);
+  void adopt_unopened(PrefillRoom& room);
+  void drop_unopened(SessionEpoch epoch, AttemptId attempt);
+  void unopened_deadline(const RoomKey& key);
+  void refuse_unopened(const RoomKey& key, const Failure& cause);
+  void pump(PrefillRoom& room);
+  void post_ready(PrefillRoom& room, Target& target);
+  void post(PrefillRoom& room, Target& target, const std::vector<layout::ByteCopy>& copies);
+  void completed(const layout::WriteCompletion& completion);
+  void repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked);
+  void settle_ticket(SessionRecord& record, Target* target, PrefillRoom* room, TicketId ticket);
+  void commit_if_landed(PrefillRoom& room, Target& target);
+  void drain_if_settled(PrefillRoom& room, Target& target);
+  void say_drained(SessionEpoch epoch, const wire::Abort& abort);
+
+  const ProtocolConfig config_;
+  const Options& options_;
+  SessionTable sessions_;
+  std::unordered_map<SenderId, std::unique_ptr<PrefillRoom>> rooms_;
+  std::unordered_map<RoomKey, SenderId> open_;
+  std::unordered_map<SessionEpoch, std::unique_ptr<SessionRecord>> records_;
+  std::map<RoomKey, std::vector<UnopenedGrant>> unopened_;
+  std::size_t unopened_count_ = 0;
+  EndedRooms ended_;
+  TimerQueue<TimerKey> timers_;
+  std::uint64_t held_pages_total_ = 0;
+  std::uint64_t released_pages_total_ = 0;
+  std::vector<std::string> violations_;
+  Instant now_;
+  Instant last_step_;
+  bool stepped_ = false;
+  bool timers_deferred_ = false;
+  ActionSink* sink_ = nullptr;
+  std::optional<Failure> stopping_;
+};
+
+}  // namespace kvferry::core

@@ -1,0 +1,45 @@
+// Grant slots of one session. A slot is reused, under a generation that never is (S12).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kvferry/ids.h"
+
+namespace kvferry::core {
+
+struct SlotName {
+  GrantSlot slot;
+  Generation generation;
+};
+
+class SlotAllocator {
+ public:
+  explicit SlotAllocator(std::uint32_t limit) : limit_(limit) {}
+
+  std::optional<SlotName> take() {
+    if (free_.empty() && next_ == limit_) {
+      return std::nullopt;
+    }
+    GrantSlot slot{next_};
+    if (free_.empty()) {
+      ++next_;
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    generation_ = generation_.next();
+    return SlotName{slot, generation_};
+  }
+  void give_back(GrantSlot slot) { free_.push_back(slot); }
+  std::size_t in_use() const { return next_ - free_.size(); }
+
+ private:
+  const std::uint32_t limit_;
+  std::uint32_t next_ = 0;
+  std::vector<GrantSlot> free_;
+  Generation generation_;
+};
+
+}  // namespace kvferry::core

@@ -1,0 +1,41 @@
+// Memory of attempts that ended on prefill, per session: a late grant or abort of one of them changes
+// nothing and is answered. Bounded by decode's low-water mark, not by time (S12).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "kvferry/ids.h"
+#include "kvferry/status.h"
+
+namespace kvferry::core {
+
+struct Tombstone {
+  // Empty when the attempt succeeded.
+  std::optional<Failure> cause;
+};
+
+class Tombstones {
+ public:
+  explicit Tombstones(std::uint32_t limit) : limit_(limit) {}
+
+  // The mark only rises; what lies below it is forgotten.
+  void raise_mark(AttemptId mark);
+  AttemptId mark() const { return mark_; }
+  bool is_below_mark(AttemptId attempt) const { return attempt < mark_; }
+
+  // False at the limit, and nothing is added: the caller refuses new grants until the mark has risen.
+  bool add(AttemptId attempt, Tombstone tombstone);
+  const Tombstone* find(AttemptId attempt) const;
+  // Whether there is no place left for in_use attempts that will end later.
+  bool is_full(std::size_t in_use) const { return entries_.size() + in_use >= limit_; }
+  std::size_t size() const { return entries_.size(); }
+
+ private:
+  const std::uint32_t limit_;
+  AttemptId mark_;
+  std::map<AttemptId, Tombstone> entries_;
+};
+
+}  // namespace kvferry::core

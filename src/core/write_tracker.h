@@ -1,0 +1,52 @@
+// Posted writes that are not settled: from post until landed, refused or quiet (rule 2). Tickets are
+// numbered per session and never reused.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "kvferry/ids.h"
+#include "layout/write.h"
+
+namespace kvferry::core {
+
+struct TrackedWrite {
+  SenderId sender;
+  layout::Write write;
+  bool unknown = false;      // its outcome was not known in time; only quiet can follow
+  std::uint8_t posts = 1;    // this ticket's place among those posted for the same range
+};
+
+class WriteTracker {
+ public:
+  TicketId next_ticket() {
+    last_ = last_.next();
+    return last_;
+  }
+  void add(TrackedWrite tracked) { writes_.emplace(tracked.write.ticket, tracked); }
+  // nullptr: settled already, or never posted here.
+  TrackedWrite* find(TicketId ticket) {
+    const auto found = writes_.find(ticket);
+    return found == writes_.end() ? nullptr : &found->second;
+  }
+  // Tickets under a grant that are unknown and not yet quiet.
+  std::vector<TicketId> unknown_under(GrantSlot slot, Generation generation) const {
+    std::vector<TicketId> tickets;
+    for (const auto& [ticket, tracked] : writes_) {
+      if (tracked.unknown && tracked.write.slot == slot &&
+          tracked.write.generation == generation) {
+        tickets.push_back(ticket);
+      }
+    }
+    return tickets;
+  }
+  void settle(TicketId ticket) { writes_.erase(ticket); }
+  std::size_t size() const { return writes_.size(); }
+
+ private:
+  std::unordered_map<TicketId, TrackedWrite> writes_;
+  TicketId last_;
+};
+
+}  // namespace kvferry::core

@@ -1,0 +1,185 @@
+#include "runtime/bootstrap_client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace kvferry::runtime {
+namespace {
+
+bool contains(const std::vector<std::string>& list, const std::string& address) {
+  return std::find(list.begin(), list.end(), address) != list.end();
+}
+
+bool same_peer(const core::PeerRow& a, const core::PeerRow& b) { return a.address == b.address; }
+
+bool same_rows(const std::vector<core::PeerRow>& a, const std::vector<core::PeerRow>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const core::PeerRow& x, const core::PeerRow& y) {
+                      return same_peer(x, y) && x.instance == y.instance && x.rank == y.rank &&
+                             x.engine_epoch == y.engine_epoch;
+                    });
+}
+
+}  // namespace
+
+BootstrapClient::BootstrapClient(const Options& options, core::RegistryRow self,
+                                 ClusterTokens& tokens, KeyDirectory& keys, Mailbox& mailbox)
+    : options_(options),
+      self_(std::move(self)),
+      tokens_(tokens),
+      keys_(keys),
+      mailbox_(mailbox),
+      client_(net::HttpClient::start()) {}
+
+BootstrapClient::~BootstrapClient() { stop(); }
+
+Status BootstrapClient::start() {
+  for (const std::string& address : options_.bootstrap_addresses) {
+    if (Result<RegistryWorker*> worker = worker_for(address); !worker) {
+      return tl::unexpected(worker.error());
+    }
+  }
+  return {};
+}
+
+Status BootstrapClient::check_allowed(const std::string& address) const {
+  if (contains(options_.bootstrap_addresses, address) ||
+      contains(options_.bootstrap_allow, address)) {
+    return {};
+  }
+  return fail(FailureCode::kUnauthorized,
+              fmt::format("registry '{}' is neither in bootstrap_addresses nor in bootstrap_allow",
+                          address));
+}
+
+Result<RegistryWorker*> BootstrapClient::worker_for(const std::string& address) {
+  if (Status allowed = check_allowed(address); !allowed) {
+    return tl::unexpected(allowed.error());
+  }
+  std::lock_guard lock(mutex_);
+  if (stopping_) {
+    return fail(FailureCode::kShuttingDown, "the manager was stopped");
+  }
+  std::unique_ptr<RegistryWorker>& worker = workers_[address];
+  if (worker == nullptr) {
+    RegistryWorkerConfig config;
+    config.address = address;
+    config.self = self_;
+    config.lease_ms = options_.lease_ms;
+    config.try_timeout_ms = options_.http_try_timeout_ms;
+    config.total_timeout_ms = options_.http_total_timeout_ms;
+    config.leave_timeout_ms = std::max(options_.stop_timeout_ms / 4, 1U);
+    config.max_queries = options_.max_rooms;
+    // A rank registers wherever it asks, since the ranks that it finds there look up its key there.
+    auto made = std::make_unique<RegistryWorker>(
+        std::move(config), *client_, tokens_, keys_, mailbox_, counters_,
+        [this](const std::string& registry, std::vector<core::PeerRow> rows) {
+          pairs_changed(registry, std::move(rows));
+        });
+    if (Status started = made->start(); !started) {
+      workers_.erase(address);
+      return tl::unexpected(started.error());
+    }
+    worker = std::move(made);
+  }
+  return worker.get();
+}
+
+void BootstrapClient::resolve(core::ResolvePrefill query) {
+  const Result<RegistryWorker*> worker = worker_for(query.bootstrap_address);
+  if (!worker) {
+    mailbox_.push_reserved(core::PrefillResolved{query.receiver, tl::unexpected(worker.error())});
+    return;
+  }
+  const core::ReceiverId receiver = query.receiver;
+  if (!(*worker)->add_query(std::move(query))) {
+    mailbox_.push_reserved(core::PrefillResolved{
+        receiver, fail(FailureCode::kQueueFull,
+                       fmt::format("max_rooms = {} rooms wait for an answer of their registry",
+                                   options_.max_rooms))});
+  }
+}
+
+Status BootstrapClient::keep_paired(const std::string& address) {
+  const Result<RegistryWorker*> worker = worker_for(address);
+  if (!worker) {
+    return tl::unexpected(worker.error());
+  }
+  (*worker)->want_pairs();
+  return {};
+}
+
+void BootstrapClient::refresh_keys() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [address, worker] : workers_) {
+    worker->request_refresh();
+  }
+}
+
+void BootstrapClient::invalidate() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [address, worker] : workers_) {
+    worker->invalidate();
+  }
+}
+
+void BootstrapClient::pairs_changed(const std::string& registry, std::vector<core::PeerRow> rows) {
+  std::lock_guard lock(pairs_mutex_);
+  const auto found = pairs_.find(registry);
+  if (found != pairs_.end() && same_rows(found->second, rows)) {
+    return;
+  }
+  pairs_[registry] = std::move(rows);
+  core::PairsWanted wanted;
+  for (const auto& [address, listed] : pairs_) {
+    for (const core::PeerRow& row : listed) {
+      if (std::none_of(wanted.rows.begin(), wanted.rows.end(),
+                       [&](const core::PeerRow& known) { return same_peer(known, row); })) {
+        wanted.rows.push_back(row);
+      }
+    }
+  }
+  mailbox_.push_reserved(std::move(wanted));
+}
+
+std::vector<std::string> BootstrapClient::readiness_problems() const {
+  std::vector<std::string> problems;
+  std::string waiting;
+  bool registered = false;
+  std::lock_guard lock(mutex_);
+  for (const auto& [address, worker] : workers_) {
+    const RegistryWorker::Registration state = worker->registration();
+    registered = registered || state.ever;
+    if (state.refused) {
+      problems.push_back(fmt::format("refused by the registry: {}", state.cause));
+    } else if (!state.ever) {
+      waiting = fmt::format("registered at no registry yet: {}: {}", address, state.cause);
+    }
+  }
+  // A registry that was reached and is away now is a peer that is away: this server itself is
+  // sound.
+  if (!registered && !waiting.empty()) {
+    problems.push_back(std::move(waiting));
+  }
+  return problems;
+}
+
+void BootstrapClient::begin_stop() {
+  std::lock_guard lock(mutex_);
+  stopping_ = true;
+  for (const auto& [address, worker] : workers_) {
+    worker->begin_stop();
+  }
+}
+
+void BootstrapClient::stop() {
+  begin_stop();
+  // workers_ does not change any more; joined outside the mutex, which their callers take.
+  for (const auto& [address, worker] : workers_) {
+    worker->join();
+  }
+}
+
+}  // namespace kvferry::runtime

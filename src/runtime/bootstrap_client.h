@@ -1,0 +1,72 @@
+// This process's side of the registries: registers it, resolves rooms, keeps keys and pairs
+// current. One thread per registry that is in use; nothing here waits on the caller's thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/action.h"
+#include "core/bootstrap_registry.h"
+#include "kvferry/options.h"
+#include "kvferry/status.h"
+#include "net/http_client.h"
+#include "runtime/cluster_tokens.h"
+#include "runtime/key_directory.h"
+#include "runtime/mailbox.h"
+#include "runtime/registry_worker.h"
+
+namespace kvferry::runtime {
+
+class BootstrapClient {
+ public:
+  // keys and mailbox outlive the client.
+  BootstrapClient(const Options& options, core::RegistryRow self, ClusterTokens& tokens,
+                  KeyDirectory& keys, Mailbox& mailbox);
+  ~BootstrapClient();  // as stop()
+
+  // Starts registering at the configured registries.
+  Status start();
+
+  // --- any thread; none waits ---
+  // Answered by a PrefillResolved in the mailbox. A registry that is neither configured nor allowed
+  // is refused with kUnauthorized and never contacted.
+  void resolve(core::ResolvePrefill query);
+  // PairsWanted comes each time the prefill ranks of all such registries changed.
+  Status keep_paired(const std::string& address);
+  // A key was refused that the registries may know by now.
+  void refresh_keys();
+  // A peer was lost: what the registries said before is not good enough for the next room.
+  void invalidate();
+
+  // Reasons why this rank can't be found (rule 18); empty without registries.
+  std::vector<std::string> readiness_problems() const;
+  const RegistryCounters& counters() const { return counters_; }
+
+  void begin_stop();
+  void stop();  // idempotent; joins
+
+ private:
+  Status check_allowed(const std::string& address) const;
+  Result<RegistryWorker*> worker_for(const std::string& address);
+  void pairs_changed(const std::string& registry, std::vector<core::PeerRow> rows);
+
+  const Options options_;
+  const core::RegistryRow self_;
+  ClusterTokens& tokens_;
+  KeyDirectory& keys_;
+  Mailbox& mailbox_;
+  RegistryCounters counters_;
+  std::unique_ptr<net::HttpClient> client_;
+
+  mutable std::mutex mutex_;
+  bool stopping_ = false;
+  std::map<std::string, std::unique_ptr<RegistryWorker>> workers_;
+
+  std::mutex pairs_mutex_;
+  std::map<std::string, std::vector<core::PeerRow>> pairs_;  // by registry
+};
+
+}  // namespace kvferry::runtime

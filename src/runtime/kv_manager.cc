@@ -1,0 +1,69 @@
+#include "kvferry/kv_manager.h"
+
+#include <utility>
+
+#include "runtime/manager_state.h"
+
+namespace kvferry {
+
+Result<std::unique_ptr<KvManager>> KvManager::create(KvArgs args, Options options) {
+  Result<std::shared_ptr<runtime::ManagerState>> state =
+      runtime::ManagerState::create(std::move(args), std::move(options));
+  if (!state) {
+    return tl::unexpected(state.error());
+  }
+  return std::unique_ptr<KvManager>(new KvManager(std::move(*state)));
+}
+
+KvManager::KvManager(std::shared_ptr<runtime::ManagerState> state) : state_(std::move(state)) {}
+
+KvManager::~KvManager() { stop(); }
+
+void KvManager::poll_many(std::span<const std::uint64_t> ids, std::span<KvPoll> statuses) const {
+  state_->table().read_many(ids, statuses);
+}
+
+std::vector<ReleasedPages> KvManager::take_released() { return state_->releases().take(); }
+
+int KvManager::event_fd() const { return state_->releases().fd(); }
+
+void KvManager::drain_event_fd() { state_->releases().lower(); }
+
+Status KvManager::keep_paired(std::string bootstrap_address) {
+  return state_->keep_paired(bootstrap_address);
+}
+
+std::vector<PairState> KvManager::pairs() const { return state_->pairs(); }
+
+std::vector<MetricSample> KvManager::metrics() const { return state_->metrics(); }
+
+std::string KvManager::dump_status() const { return state_->dump_status(); }
+
+std::vector<std::string> KvManager::readiness_problems() const {
+  return state_->readiness_problems();
+}
+
+const KvArgs& KvManager::args() const { return state_->args(); }
+
+const Options& KvManager::options() const { return state_->options(); }
+
+std::string KvManager::control_endpoint() const { return state_->control_endpoint(); }
+
+Status KvManager::write_aux(std::uint32_t aux_slot, RoomId room, Binding binding,
+                            const AuxRecord& record) {
+  if (args().role != Role::kPrefill) {
+    return fail(FailureCode::kWrongState, "write_aux is for prefill");
+  }
+  return state_->aux().write(aux_slot, room, binding, record);
+}
+
+Result<AuxRecord> KvManager::read_aux(std::uint32_t aux_slot, RoomId room, Binding binding) const {
+  if (args().role != Role::kDecode) {
+    return fail(FailureCode::kWrongState, "read_aux is for decode");
+  }
+  return state_->aux().read(aux_slot, room, binding);
+}
+
+void KvManager::stop() { state_->stop(); }
+
+}  // namespace kvferry

@@ -1,0 +1,313 @@
+#include "runtime/manager_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/crypto.h"
+#include "base/log.h"
+#include "data_plane/factory.h"
+#include "layout/kv_layout.h"
+#include "runtime/json.h"
+
+namespace kvferry::runtime {
+namespace {
+
+bool is_wildcard(std::string_view host) {
+  return host == "0.0.0.0" || host == "::" || host == "[::]" || host == "*";
+}
+
+// endpoint with its host replaced, unless host is empty.
+std::string with_host(const std::string& endpoint, const std::string& host) {
+  return host.empty() ? endpoint : host + endpoint.substr(endpoint.rfind(':'));
+}
+
+Incarnation draw_incarnation() { return Incarnation{random_u64(), random_u64() | 1}; }
+
+// Handles live a little longer than their rooms: the caller clears them when it comes round.
+std::uint32_t max_handles(const Options& options) {
+  constexpr std::uint32_t kMost = 1U << 25;
+  return std::min(options.max_rooms, kMost / 2) * 2;
+}
+
+std::int32_t global_rank(const RankCoordinates& rank) {
+  const std::uint64_t number =
+      (std::uint64_t{rank.dp_rank} * rank.pp_size + rank.pp_rank) * rank.tp_size + rank.tp_rank;
+  return static_cast<std::int32_t>(
+      std::min<std::uint64_t>(number, std::numeric_limits<std::int32_t>::max()));
+}
+
+}  // namespace
+
+ManagerState::ManagerState(KvArgs args, Options options)
+    : args_(std::move(args)), options_(std::move(options)) {}
+
+ManagerState::~ManagerState() { stop(); }
+
+Result<std::shared_ptr<ManagerState>> ManagerState::create(KvArgs args, Options options) {
+  std::shared_ptr<ManagerState> state(new ManagerState(std::move(args), std::move(options)));
+  for (const auto step : {&ManagerState::prepare, &ManagerState::open_control_link,
+                          &ManagerState::open_transport, &ManagerState::start}) {
+    if (Status status = (state.get()->*step)(); !status) {
+      return tl::unexpected(status.error());
+    }
+  }
+  return state;
+}
+
+Status ManagerState::prepare() {
+  if (Status status = validate(options_); !status) {
+    return status;
+  }
+  if (Status status = check_args(args_); !status) {
+    return status;
+  }
+  Result<LayoutShape> shape = layout::make_shape(args_);
+  if (!shape) {
+    return tl::unexpected(shape.error());
+  }
+  shape_ = std::move(*shape);
+  incarnation_ = draw_incarnation();
+  if (args_.engine_epoch == EngineEpoch{}) {
+    args_.engine_epoch = EngineEpoch(random_u64() | 1);
+  }
+  if (args_.instance.empty()) {
+    args_.instance =
+        fmt::format("{}-{}", to_string(args_.role), incarnation_.to_hex().substr(0, 8));
+  }
+  Result<std::unique_ptr<ClusterTokens>> tokens = ClusterTokens::load(options_.cluster_token_file);
+  if (!tokens) {
+    return tl::unexpected(tokens.error());
+  }
+  tokens_ = std::move(*tokens);
+  keys_ = std::make_unique<KeyDirectory>(milliseconds(options_.lease_ms) * 3);
+  table_ = std::make_unique<StatusTable>(max_handles(options_));
+  checks_ = std::make_unique<ArgumentChecks>(args_);
+  aux_ = std::make_unique<AuxSlots>(args_);
+  Result<EventFd> event_fd = EventFd::make();
+  if (!event_fd) {
+    return tl::unexpected(event_fd.error());
+  }
+  releases_ = std::make_unique<ReleaseQueue>(std::move(*event_fd));
+  Result<std::unique_ptr<Mailbox>> mailbox = Mailbox::make(options_.max_queued_calls);
+  if (!mailbox) {
+    return tl::unexpected(mailbox.error());
+  }
+  mailbox_ = std::move(*mailbox);
+  return {};
+}
+
+Status ManagerState::open_control_link() {
+  net::ControlLinkConfig config;
+  config.host = options_.control_host;
+  config.port = options_.control_port;
+  config.curve = options_.curve;
+  if (options_.curve) {
+    // One pair of keys per process life: with the endpoint it names the incarnation.
+    curve_keys_ = net::CurveKeys::generate();
+    config.keys = curve_keys_;
+  }
+  config.max_peers = options_.max_peers;
+  config.max_message_bytes = options_.control_message_max_bytes;
+  config.queue_max_bytes = options_.control_queue_max_bytes;
+  config.handshake_timeout = milliseconds(options_.handshake_timeout_ms);
+  Result<std::unique_ptr<net::ControlLink>> link = net::ControlLink::open(
+      std::move(config), [keys = keys_.get()](const std::string& public_key) {
+        return keys->is_allowed(public_key, monotonic_now());
+      });
+  if (!link) {
+    return tl::unexpected(link.error());
+  }
+  link_ = std::move(*link);
+  control_endpoint_ = with_host(link_->endpoint(), options_.advertise_host);
+  return {};
+}
+
+Status ManagerState::open_transport() {
+  data_plane::TransportConfig config;
+  config.role = args_.role;
+  config.host = !options_.data_host.empty()          ? options_.data_host
+                : is_wildcard(options_.control_host) ? options_.advertise_host
+                                                     : options_.control_host;
+  config.port = options_.data_port;
+  config.lanes_per_peer = options_.lanes_per_peer;
+  config.frame_bytes = options_.data_frame_bytes;
+  config.frame_writes = options_.data_frame_writes;
+  config.max_grant_slots = options_.max_grant_slots;
+  config.max_inflight_bytes = options_.max_inflight_bytes;
+  config.write_timeout_ms = options_.write_timeout_ms;
+  config.lane_heartbeat_ms = options_.lane_heartbeat_ms;
+  config.lane_timeout_ms = options_.lane_timeout_ms;
+  Result<std::unique_ptr<data_plane::Transport>> transport =
+      data_plane::make_transport(options_.transport, config, *mailbox_);
+  if (!transport) {
+    return tl::unexpected(transport.error());
+  }
+  transport_ = std::move(*transport);
+  return transport_->register_regions(args_.regions);
+}
+
+core::ProtocolConfig ManagerState::protocol_config() const {
+  const data_plane::TransportProperties properties = transport_->properties();
+  core::ProtocolConfig config;
+  config.options = options_;
+  wire::Introduction& self = config.self;
+  self.role = args_.role;
+  self.instance = args_.instance;
+  self.control_endpoint = control_endpoint_;
+  self.incarnation = incarnation_;
+  self.engine_epoch = args_.engine_epoch;
+  self.layout = shape_;
+  self.numerics = args_.numerics;
+  self.require_identical = options_.require_identical;
+  self.limits = {options_.max_grant_slots, options_.control_message_max_bytes,
+                 options_.send_window_messages};
+  self.transports = {{std::string(properties.name), transport_->local_blob()}};
+  config.transport_class = {properties.target_executes_copy, properties.local_fence};
+  return config;
+}
+
+core::RegistryRow ManagerState::registry_row() const {
+  core::RegistryRow row;
+  row.role = args_.role;
+  row.instance = args_.instance;
+  row.rank = args_.rank;
+  row.endpoint = control_endpoint_;
+  row.public_key = curve_keys_.public_key;
+  row.incarnation = incarnation_;
+  row.engine_epoch = args_.engine_epoch;
+  return row;
+}
+
+Status ManagerState::start() {
+  protocol_ = args_.role == Role::kDecode
+                  ? core::make_decode_protocol(protocol_config(), environment_)
+                  : core::make_prefill_protocol(protocol_config(), environment_);
+  bootstrap_ =
+      std::make_unique<BootstrapClient>(options_, registry_row(), *tokens_, *keys_, *mailbox_);
+  driver_ = std::make_unique<Driver>(
+      Driver::Parts{options_, *protocol_, *link_, *mailbox_, *table_, *releases_, *bootstrap_},
+      DriverSink::Parts{*table_, *releases_, *bootstrap_, *link_, *transport_, *aux_});
+  if (Status status = driver_->start(); !status) {
+    return status;
+  }
+  return bootstrap_->start();
+}
+
+Failure ManagerState::failure(FailureCode code, std::string what) const {
+  return Failure{code, FailureWhere::kLocal, std::move(what), {}, global_rank(args_.rank)};
+}
+
+std::shared_ptr<StatusCell> ManagerState::open(HandleKind kind, RoomId room, Binding binding) {
+  std::shared_ptr<StatusCell> cell = table_->open(kind, room, binding);
+  const Role role = kind == HandleKind::kSender ? Role::kPrefill : Role::kDecode;
+  if (is_terminal(cell->load())) {
+    return cell;
+  }
+  if (role != args_.role) {
+    cell->end(KvPoll::kFailed,
+              failure(FailureCode::kWrongState,
+                      fmt::format("a {} manager has no such handle", to_string(args_.role))));
+    return cell;
+  }
+  const Status queued =
+      kind == HandleKind::kSender
+          ? submit(core::SenderOpened{SenderId(cell->id), room, binding})
+          : submit(core::ReceiverOpened{core::ReceiverId(cell->id), room, binding});
+  if (!queued) {
+    cell->end(KvPoll::kFailed, queued.error());
+    return cell;
+  }
+  cell->calls.opened = true;
+  return cell;
+}
+
+tl::unexpected<Failure> ManagerState::refuse(StatusCell& cell, Failure cause) {
+  abort(cell, cause);
+  return tl::unexpected<Failure>(std::move(cause));
+}
+
+tl::unexpected<Failure> ManagerState::refuse(StatusCell& cell, FailureCode code, std::string what) {
+  return refuse(cell, failure(code, std::move(what)));
+}
+
+Status ManagerState::check_live(const StatusCell& cell, std::string_view call) const {
+  const KvPoll status = cell.load();
+  if (!is_terminal(status)) {
+    return {};
+  }
+  if (std::optional<Failure> cause = cell.failure(); cause) {
+    return tl::unexpected(std::move(*cause));
+  }
+  return tl::unexpected(
+      failure(FailureCode::kWrongState, fmt::format("{} after the room's end", call)));
+}
+
+void ManagerState::report_abort(const StatusCell& cell, Failure cause) {
+  if (cell.kind == HandleKind::kSender) {
+    mailbox_->push_reserved(core::SenderAborted{SenderId(cell.id), std::move(cause)});
+  } else {
+    mailbox_->push_reserved(core::ReceiverAborted{core::ReceiverId(cell.id), std::move(cause)});
+  }
+}
+
+void ManagerState::abort(StatusCell& cell, Failure cause) {
+  if (!cell.end(KvPoll::kFailed, cause)) {
+    return;
+  }
+  releases_->raise();
+  if (cell.calls.opened) {
+    report_abort(cell, std::move(cause));
+  }
+}
+
+void ManagerState::clear(StatusCell& cell) {
+  const Failure cause =
+      failure(FailureCode::kAborted, "the handle was cleared before the room's end");
+  const StatusCell::Cleared cleared = cell.clear(cause);
+  if (!cleared.first) {
+    return;
+  }
+  if (cleared.ended && cell.calls.opened) {
+    report_abort(cell, cause);
+  }
+  // The place is freed once the driver has seen the end; so the number of ends under way is bounded
+  // by the places, and no event names an id whose place has a new owner.
+  const bool announced =
+      cell.calls.opened && (cell.kind == HandleKind::kSender
+                                ? mailbox_->push_reserved(core::SenderCleared{SenderId(cell.id)})
+                                : mailbox_->push_reserved(core::ReceiverCleared{
+                                      core::ReceiverId(cell.id), cleared.unread_success}));
+  if (!announced) {
+    table_->release(cell.id);
+  }
+}
+
+Status ManagerState::keep_paired(const std::string& address) {
+  if (args_.role != Role::kDecode) {
+    return tl::unexpected(
+        failure(FailureCode::kWrongState, "keep_paired is for decode: prefill is dialled"));
+  }
+  return bootstrap_->keep_paired(address);
+}
+
+void ManagerState::stop() {
+  std::lock_guard lock(stop_mutex_);
+  if (std::exchange(stopped_, true) || driver_ == nullptr) {
+    return;
+  }
+  bootstrap_->begin_stop();
+  // Two fifths of the time for telling peers; the rest for joining the transport's threads.
+  driver_->request_stop(failure(FailureCode::kShuttingDown, "the manager was stopped"),
+                        monotonic_now() + milliseconds(options_.stop_timeout_ms) * 2 / 5);
+  driver_->join();
+  transport_->stop();
+  bootstrap_->stop();
+  transport_.reset();
+  link_.reset();
+}
+
+}  // namespace kvferry::runtime

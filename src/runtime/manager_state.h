@@ -1,0 +1,103 @@
+// What stands behind KvManager and its handles: the owner of every part of the runtime. Handles
+// hold it, so that a handle that outlives its manager finds a stopped one instead of none.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/protocol.h"
+#include "data_plane/transport.h"
+#include "kvferry/kv_manager.h"
+#include "net/control_link.h"
+#include "runtime/argument_checks.h"
+#include "runtime/aux_slots.h"
+#include "runtime/bootstrap_client.h"
+#include "runtime/cluster_tokens.h"
+#include "runtime/driver.h"
+#include "runtime/environment.h"
+#include "runtime/key_directory.h"
+#include "runtime/mailbox.h"
+#include "runtime/release_queue.h"
+#include "runtime/status_cell.h"
+
+namespace kvferry::runtime {
+
+class ManagerState {
+ public:
+  static Result<std::shared_ptr<ManagerState>> create(KvArgs args, Options options);
+  ~ManagerState();
+  ManagerState(const ManagerState&) = delete;
+  ManagerState& operator=(const ManagerState&) = delete;
+
+  // --- handles ---
+  // The cell may have failed already: no place, a full queue, the wrong role, a stopped manager.
+  std::shared_ptr<StatusCell> open(HandleKind kind, RoomId room, Binding binding);
+  // Queues the event of a call. What is returned is the call's answer; the room goes on in any
+  // case, so that a call that met a full queue may be made again.
+  Status submit(core::Event event) { return mailbox_->push(std::move(event)); }
+  // Fails the room, if it lives, and returns the failure for the caller.
+  tl::unexpected<Failure> refuse(StatusCell& cell, Failure cause);
+  tl::unexpected<Failure> refuse(StatusCell& cell, FailureCode code, std::string what);
+  // Fails with the room's own cause, or with kWrongState after Success, unless the room lives.
+  Status check_live(const StatusCell& cell, std::string_view call) const;
+  void abort(StatusCell& cell, Failure cause);
+  void clear(StatusCell& cell);
+  // A local failure of this rank.
+  Failure failure(FailureCode code, std::string what) const;
+
+  // --- the manager ---
+  StatusTable& table() { return *table_; }
+  ReleaseQueue& releases() { return *releases_; }
+  AuxSlots& aux() { return *aux_; }
+  const ArgumentChecks& checks() const { return *checks_; }
+  const KvArgs& args() const { return args_; }
+  const Options& options() const { return options_; }
+  const std::string& control_endpoint() const { return control_endpoint_; }
+  Status keep_paired(const std::string& address);
+  std::vector<PairState> pairs() const;
+  std::vector<MetricSample> metrics() const;
+  std::string dump_status() const;
+  std::vector<std::string> readiness_problems() const;
+  void stop();
+
+ private:
+  ManagerState(KvArgs args, Options options);
+  Status prepare();
+  Status open_control_link();
+  Status open_transport();
+  Status start();
+  core::ProtocolConfig protocol_config() const;
+  core::RegistryRow registry_row() const;
+  void report_abort(const StatusCell& cell, Failure cause);
+
+  KvArgs args_;
+  Options options_;
+  LayoutShape shape_;
+  Incarnation incarnation_;
+  net::CurveKeys curve_keys_;
+  std::string control_endpoint_;
+  SystemEnvironment environment_;
+
+  // In order of construction; each may refer to those above it.
+  std::unique_ptr<ClusterTokens> tokens_;
+  std::unique_ptr<KeyDirectory> keys_;
+  std::unique_ptr<StatusTable> table_;
+  std::unique_ptr<ArgumentChecks> checks_;
+  std::unique_ptr<AuxSlots> aux_;
+  std::unique_ptr<ReleaseQueue> releases_;
+  std::unique_ptr<Mailbox> mailbox_;
+  std::unique_ptr<net::ControlLink> link_;
+  std::unique_ptr<data_plane::Transport> transport_;
+  std::unique_ptr<core::Protocol> protocol_;
+  std::unique_ptr<BootstrapClient> bootstrap_;
+  std::unique_ptr<Driver> driver_;
+
+  std::mutex stop_mutex_;
+  bool stopped_ = false;
+};
+
+}  // namespace kvferry::runtime

@@ -1,0 +1,337 @@
+// How single writes end, and what Success needs of them.
+#include <gtest/gtest.h>
+
+#include "scenario.h"
+
+namespace kvferry::core::fake {
+namespace {
+
+class Writes : public Scenario {
+ protected:
+  // The n-th write posted has this fate, the others land.
+  void fate_of(std::uint64_t nth, WriteFate fate) {
+    world.fabric().on_write = [this, nth, fate](const PostedWrite&) {
+      return world.fabric().writes_posted() == nth ? fate : WriteFate::kLand;
+    };
+  }
+  wire::Done honest_done(const RoomPair& pair) {
+    const wire::Grant grant = world.links().last<wire::Grant>();
+    wire::Done done;
+    done.room = grant.room;
+    done.binding = grant.binding;
+    done.attempt = d().cell(pair.receiver).attempt;
+    done.prefill_engine_epoch = p().self().engine_epoch;
+    done.slot = grant.slot;
+    done.generation = grant.generation;
+    done.writes = 7;
+    done.bytes = 3 * 16 + kAuxRecordBytes;
+    done.pages = 3;
+    return done;
+  }
+};
+
+TEST_F(Writes, ARefusedOneIsPostedAgain) {
+  engines();
+  fate_of(3, WriteFate::kRefuse);
+  const RoomPair pair = transfer(name_room(1));
+  expect_success(d(), pair.receiver);
+  expect_success(p(), pair.sender);
+  EXPECT_EQ(world.fabric().writes_posted(), 8U);
+  EXPECT_EQ(p().counter("writes_posted_again"), 1U);
+  EXPECT_EQ(world.fabric().last_write().write.ticket, TicketId(8)) << "tickets are never reused";
+  expect_rest();
+}
+
+TEST_F(Writes, OneThatIsRefusedThreeTimesFailsTheRoom) {
+  engines();
+  RegionId region;
+  world.fabric().on_write = [](const PostedWrite& posted) {
+    return posted.write.target_region == RegionId(1) && posted.write.target_item == 2
+               ? WriteFate::kRefuse
+               : WriteFate::kLand;
+  };
+  const RoomPair pair = transfer(name_room(1));
+  expect_failed(p(), pair.sender, FailureCode::kWriteRefused);
+  expect_failed(d(), pair.receiver, FailureCode::kWriteRefused);
+  EXPECT_NE(
+      d().cause(pair.receiver).find("refused a write of 8 bytes to item 2 of region 1 3 times"),
+      std::string::npos)
+      << d().cause(pair.receiver);
+  EXPECT_EQ(world.fabric().writes_posted(), 9U);
+  expect_rest();
+}
+
+TEST_F(Writes, AnUnknownOneFailsTheRoomAndIsNeverPostedAgain) {
+  engines();
+  fate_of(2, WriteFate::kLose);
+  const RoomPair pair = transfer(name_room(1));
+  expect_failed(p(), pair.sender, FailureCode::kWriteUnknown);
+  expect_failed(d(), pair.receiver, FailureCode::kWriteUnknown);
+  EXPECT_EQ(world.fabric().writes_posted(), 7U);
+  EXPECT_EQ(d().cell(pair.receiver).released.size(), 1U) << "the fence needs no quiet";
+  expect_rest();
+}
+
+// The bytes are there and nobody said so: still unknown, still a failure, and no harm.
+TEST_F(Writes, AnUnknownOneThatLandedFailsTheRoomToo) {
+  engines();
+  fate_of(2, WriteFate::kLandUnknown);
+  const RoomPair pair = transfer(name_room(1));
+  expect_failed(p(), pair.sender, FailureCode::kWriteUnknown);
+  expect_failed(d(), pair.receiver, FailureCode::kWriteUnknown);
+  expect_rest();
+}
+
+TEST_F(Writes, DrainedWaitsForQuiet) {
+  world.add_engines(1, 1, options_, TransportClass{true, false});
+  fate_of(2, WriteFate::kLose);
+  const RoomPair pair = transfer(name_room(1));
+  expect_failed(d(), pair.receiver, FailureCode::kWriteUnknown);
+  EXPECT_EQ(world.links().sent<wire::Drained>(), 0U);
+  EXPECT_TRUE(d().cell(pair.receiver).released.empty()) << "without a fence only quiet frees";
+  EXPECT_EQ(d().snapshot().quarantined_pages, 3U);
+  world.run_for(5'000);
+  EXPECT_TRUE(d().cell(pair.receiver).released.empty()) << "a timeout alone never frees a page";
+  world.fabric().say_quiet();
+  world.run_for(20);
+  EXPECT_EQ(world.links().sent<wire::Drained>(), 1U);
+  EXPECT_EQ(d().cell(pair.receiver).released.size(), 1U);
+  expect_rest();
+}
+
+// D2: the target's fence is an end of an unknown ticket, too; quiet need never come.
+TEST_F(Writes, AFenceSettlesWhatIsUnknown) {
+  engines();
+  fate_of(2, WriteFate::kLose);
+  const RoomPair pair = transfer(name_room(1));
+  expect_failed(p(), pair.sender, FailureCode::kWriteUnknown);
+  EXPECT_EQ(p().snapshot().tickets, 0U);
+  EXPECT_EQ(p().cell(pair.sender).released.size(), 1U);
+  p().clear(pair.sender);
+  d().clear(pair.receiver);
+  world.run_for(500);
+  EXPECT_TRUE(p().snapshot().rooms.empty());
+}
+
+TEST_F(Writes, AWriteThatBecomesUnknownAfterTheFenceIsSettledToo) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  d().abort(pair.receiver);
+  world.run_for(20);
+  EXPECT_EQ(p().snapshot().tickets, 7U);
+  const SessionEpoch epoch = p().snapshot().peers.at(0).epoch;
+  for (std::uint64_t ticket = 1; ticket <= 7; ++ticket) {
+    p().receive(WritesCompleted{{{epoch, TicketId(ticket), layout::WriteOutcome::kUnknown}}});
+  }
+  world.run_for(20);
+  EXPECT_EQ(p().snapshot().tickets, 0U);
+  expect_rest();
+}
+
+TEST_F(Writes, ATornOneFailsTheRoom) {
+  engines();
+  fate_of(1, WriteFate::kTear);
+  const RoomPair pair = transfer(name_room(1));
+  expect_failed(d(), pair.receiver, FailureCode::kWriteTorn);
+  EXPECT_TRUE(is_terminal(p().poll(pair.sender)));
+  EXPECT_FALSE(d().memory().is_canary(1));
+  expect_rest();
+}
+
+TEST_F(Writes, ALandingOfAFormerGenerationIsNotTheNewOwnersCredit) {
+  engines();
+  const RoomPair old = reach(Stage::kWriting);
+  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
+  const layout::Write first = world.fabric().last_write().write;
+  d().abort(old.receiver);
+  heal();
+  world.run_for(50);
+  const RoomPair next = reach(Stage::kWriting, name_room(2));
+  const layout::Write second = world.fabric().last_write().write;
+  ASSERT_EQ(second.slot, first.slot) << "the slot is used again";
+  ASSERT_NE(second.generation, first.generation);
+  // A landing of the former attempt, reported late: every byte of the new grant, none of it its
+  // own.
+  for (std::uint32_t region = 0; region < 2; ++region) {
+    for (std::uint32_t page = 1; page <= 3; ++page) {
+      d().receive(WritesLanded{{layout::Landing{epoch, first.slot, first.generation, TicketId(1),
+                                                RegionId(region), page, 0, 8}}});
+      d().receive(WriteTorn{layout::Landing{epoch, first.slot, first.generation, TicketId(1),
+                                            RegionId(region), page, 0, 8}});
+    }
+  }
+  d().receive(WritesLanded{{layout::Landing{epoch, first.slot, first.generation, TicketId(1),
+                                            RegionId(2), 0, 0, kAuxRecordBytes}}});
+  world.run_for(10);
+  EXPECT_EQ(d().counter("late_landings"), 7U);
+  EXPECT_EQ(world.fabric().fences_ordered(), 1U) << "only the former room was fenced";
+  expect_status(d(), next.receiver, KvPoll::kTransferring);
+  heal();
+  world.run_for(50);
+  expect_success(d(), next.receiver);
+  expect_rest();
+}
+
+TEST_F(Writes, ALandingAfterTheFenceIsIgnored) {
+  engines();
+  const RoomPair pair = reach(Stage::kWaitingForDone);
+  const layout::Write write = world.fabric().last_write().write;
+  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
+  const layout::Landing landing{
+      epoch, write.slot,  write.generation, write.ticket, write.target_region, write.target_item,
+      0,     write.length};
+  d().receive(WritesLanded{{landing}});
+  heal();
+  world.run_for(200);
+  expect_success(d(), pair.receiver);
+  d().receive(WritesLanded{{landing}});
+  d().receive(WriteTorn{landing});
+  world.run_for(10);
+  expect_success(d(), pair.receiver);
+  expect_rest();
+}
+
+TEST_F(Writes, ALandingOutsideTheGrantFailsTheRoom) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  const layout::Write write = world.fabric().last_write().write;
+  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
+  d().receive(WritesLanded{
+      {layout::Landing{epoch, write.slot, write.generation, write.ticket, RegionId(0), 30, 0, 8}}});
+  world.run_for(10);
+  expect_failed(d(), pair.receiver, FailureCode::kOutsideGrant);
+  expect_rest();
+}
+
+TEST_F(Writes, DoneWithoutCoverageIsNoSuccess) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  world.links().forge(p(), d(), honest_done(pair));
+  world.run_for(100);
+  expect_status(d(), pair.receiver, KvPoll::kTransferring);
+  EXPECT_EQ(world.fabric().fences_ordered(), 0U);
+  heal();
+  world.run_for(50);
+  expect_success(d(), pair.receiver);
+  expect_rest();
+}
+
+TEST_F(Writes, CoverageWithoutDoneIsNoSuccess) {
+  engines();
+  const RoomPair pair = reach(Stage::kWaitingForDone);
+  world.run_for(500);
+  expect_status(d(), pair.receiver, KvPoll::kTransferring);
+  EXPECT_EQ(world.fabric().fences_ordered(), 1U) << "the fence waits for nobody (rule 3)";
+  world.run_for(3'000);
+  expect_failed(d(), pair.receiver, FailureCode::kRoomTimeout);
+  EXPECT_NE(d().cause(pair.receiver).find("Done of 1 of 1 writers"), std::string::npos);
+  expect_rest();
+}
+
+TEST_F(Writes, ADoneWithOtherCountsFailsTheRoomAtOnce) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  wire::Done done = honest_done(pair);
+  done.bytes -= 1;
+  world.links().forge(p(), d(), done);
+  world.run_for(10);
+  expect_failed(d(), pair.receiver, FailureCode::kDoneMismatch);
+  expect_rest();
+}
+
+TEST_F(Writes, ADoneForFewerPagesFailsTheRoomAtOnce) {
+  engines();
+  const RoomPair pair = reach(Stage::kWaitingForDone);
+  wire::Done done = honest_done(pair);
+  done.pages = 2;
+  world.links().forge(p(), d(), done);
+  world.run_for(10);
+  expect_failed(d(), pair.receiver, FailureCode::kDoneMismatch);
+  expect_rest();
+}
+
+TEST_F(Writes, ADoneOfAnotherLaunchFailsTheRoom) {
+  engines();
+  const RoomPair pair = reach(Stage::kWaitingForDone);
+  wire::Done done = honest_done(pair);
+  done.prefill_engine_epoch = EngineEpoch(1);
+  world.links().forge(p(), d(), done);
+  world.run_for(10);
+  expect_failed(d(), pair.receiver, FailureCode::kEngineEpochMismatch);
+  expect_rest();
+}
+
+TEST_F(Writes, ADoneUnderAnotherNameChangesNothing) {
+  engines();
+  const RoomPair pair = reach(Stage::kWaitingForDone);
+  for (int part = 0; part < 4; ++part) {
+    wire::Done done = honest_done(pair);
+    switch (part) {
+      case 0:
+        done.attempt = done.attempt.next();
+        break;
+      case 1:
+        done.generation = done.generation.next();
+        break;
+      case 2:
+        done.room = done.room.next();
+        break;
+      default:
+        done.binding.high = 9;
+        break;
+    }
+    world.links().forge(p(), d(), done);
+  }
+  world.run_for(10);
+  expect_status(d(), pair.receiver, KvPoll::kTransferring);
+  EXPECT_EQ(d().counter("stale_messages"), 4U);
+  expect_rest();
+}
+
+TEST_F(Writes, AuxThatDoesNotFitFailsTheRoom) {
+  engines();
+  d().aux_verdict =
+      Failure{FailureCode::kAuxInvalid, FailureWhere::kPeer, "crc: 1 computed, 2 stored", {}, -1};
+  const RoomPair pair = transfer(name_room(1));
+  expect_failed(d(), pair.receiver, FailureCode::kAuxInvalid);
+  expect_failed(p(), pair.sender, FailureCode::kAuxInvalid);
+  EXPECT_EQ(d().cell(pair.receiver).released.size(), 1U);
+  expect_rest();
+}
+
+TEST_F(Writes, AnAuxSlotOfAnotherRequestIsFoundOut) {
+  engines();
+  const std::uint64_t receiver = receive(d(), name_room(1), {1}, 0);
+  const std::uint64_t sender = p().open(name_room(1));
+  p().init_sender(sender, 1, 0);
+  p().memory().fill_aux(0, RoomId(1), Binding{5, 5});
+  p().send(sender, {2});
+  world.run_for(50);
+  expect_failed(d(), receiver, FailureCode::kAuxInvalid);
+  EXPECT_NE(d().cause(receiver).find("binding"), std::string::npos) << d().cause(receiver);
+  expect_rest();
+}
+
+TEST_F(Writes, ASenderWithoutAuxIsRefusedWhereDecodeWantsIt) {
+  engines();
+  const std::uint64_t receiver = receive(d(), name_room(1), {1}, 0);
+  const std::uint64_t sender = send(p(), name_room(1), {2});
+  world.run_for(50);
+  expect_failed(d(), receiver, FailureCode::kAuxInvalid);
+  expect_failed(p(), sender, FailureCode::kAuxInvalid);
+  expect_rest();
+}
+
+TEST_F(Writes, MorePagesThanAnnouncedAreNeverCut) {
+  engines();
+  const RoomPair pair = reach(Stage::kWaitingForChunks);
+  p().send(pair.sender, {4, 5, 6, 7});
+  world.run_for(50);
+  expect_failed(p(), pair.sender, FailureCode::kInvalidArgument);
+  expect_failed(d(), pair.receiver, FailureCode::kInvalidArgument);
+  EXPECT_EQ(world.fabric().writes_posted(), 0U);
+  expect_rest();
+}
+
+}  // namespace
+}  // namespace kvferry::core::fake
