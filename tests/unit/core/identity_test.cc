@@ -204,6 +204,51 @@ TEST_F(Identity, AStaleAnswerOfAStrangerToTheRoomChangesNothing) {
   expect_success(d(), pair.receiver);
 }
 
+// Urgent words overtake: the abort of an attempt can be here before its grant.
+TEST_F(Identity, AnAbortThatOvertakesItsGrantIsRemembered) {
+  options_.max_ended_senders = 0;  // So that nothing but the attempt itself can be remembered.
+  engines();
+  transfer(name_room(9));
+  wire::Grant grant = last_grant();
+  grant.room = RoomId(1);
+  grant.binding = Binding{0, 1};
+  grant.attempt = AttemptId(1'000);
+  wire::Abort abort;
+  abort.room = grant.room;
+  abort.binding = grant.binding;
+  abort.attempt = grant.attempt;
+  abort.cause = Failure{FailureCode::kAborted, FailureWhere::kLocal, "gone", {}, 0};
+  world.links().forge(d(), p(), abort);
+  world.run_for(10);
+  world.links().forge(d(), p(), grant);
+  world.run_for(10);
+  EXPECT_EQ(p().counter("late_grants"), 1U);
+  EXPECT_EQ(world.links().last<wire::Failed>().cause.what, "gone");
+  // Nobody waits for a sender: one that opens now finds no grant.
+  const std::uint64_t sender = send(p(), name_room(1), {2});
+  world.run_for(50);
+  expect_status(p(), sender, KvPoll::kBootstrapping);
+  EXPECT_EQ(world.fabric().writes_posted(), 7U);
+  expect_rest();
+}
+
+// Rule 7: the mark stays below every attempt with a grant or an unacknowledged word.
+TEST_F(Identity, TheLowWaterMarkWaitsForTheOldestOpenAttempt) {
+  engines();
+  const RoomPair oldest = reach(Stage::kWriting, name_room(1));
+  ASSERT_EQ(d().cell(oldest.receiver).attempt, AttemptId(1));
+  receive(d(), name_room(2), {11});
+  world.run_for(20);
+  EXPECT_EQ(last_grant().attempt, AttemptId(2));
+  EXPECT_EQ(last_grant().low_water_mark, AttemptId(1));
+  heal();
+  world.run_for(500);
+  receive(d(), name_room(3), {12});
+  world.run_for(20);
+  EXPECT_EQ(last_grant().low_water_mark, AttemptId(2));
+  expect_rest();
+}
+
 TEST_F(Identity, TombstonesGoWithTheLowWaterMark) {
   engines();
   for (std::uint64_t i = 1; i <= 50; ++i) {

@@ -12,6 +12,7 @@ Options quick_options() {
   options.unopened_room_timeout_ms = 800;
   options.source_hold_timeout_ms = 500;
   options.fence_timeout_ms = 400;
+  options.lane_failure_limit = 3;
   return options;
 }
 

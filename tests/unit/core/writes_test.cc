@@ -44,7 +44,6 @@ TEST_F(Writes, ARefusedOneIsPostedAgain) {
 
 TEST_F(Writes, OneThatIsRefusedThreeTimesFailsTheRoom) {
   engines();
-  RegionId region;
   world.fabric().on_write = [](const PostedWrite& posted) {
     return posted.write.target_region == RegionId(1) && posted.write.target_item == 2
                ? WriteFate::kRefuse
@@ -225,6 +224,25 @@ TEST_F(Writes, CoverageWithoutDoneIsNoSuccess) {
   world.run_for(3'000);
   expect_failed(d(), pair.receiver, FailureCode::kRoomTimeout);
   EXPECT_NE(d().cause(pair.receiver).find("Done of 1 of 1 writers"), std::string::npos);
+  expect_rest();
+}
+
+TEST_F(Writes, TheDoneOfOneWriterOfTwoIsNoSuccess) {
+  engines(2, 1);
+  world.links().on_frame = [this](const FrameOnLink& frame) {
+    return frame.from == &p(1) && frame.carries<wire::Done>() ? FrameFate::kDrop
+                                                              : FrameFate::kDeliver;
+  };
+  const std::uint64_t receiver = receive(d(), name_room(1), {1, 2});
+  const std::uint64_t first = send(p(0), name_room(1), {7, 8});
+  send(p(1), name_room(1), {7, 8});
+  world.run_for(400);
+  expect_status(d(), receiver, KvPoll::kTransferring);
+  expect_status(p(0), first, KvPoll::kTransferring);
+  heal();
+  world.run_for(500);
+  expect_success(d(), receiver);
+  expect_success(p(0), first);
   expect_rest();
 }
 
