@@ -46,16 +46,16 @@ struct Id128 {
 };
 
 // Names given by the caller.
-using RoomId = StrongId<struct RoomTag>;    // one request's transfer; may be reused at once
-using Binding = Id128<struct BindingTag>;   // one request; a retry draws a new one (rule 8)
+using RoomId = StrongId<struct RoomTag>;   // one request's transfer; may be reused at once
+using Binding = Id128<struct BindingTag>;  // one request; a retry draws a new one (rule 8)
 
 // Names drawn by a process.
-using AttemptId = StrongId<struct AttemptTag>;        // one life of a room on decode; never reused
-using SenderId = StrongId<struct SenderTag>;          // one KvSender of this process; never reused
-using GrantId = StrongId<struct GrantTag>;            // one decode rank's leave to write; never reused
-using TicketId = StrongId<struct TicketTag>;          // one posted write; never reused in a session
+using AttemptId = StrongId<struct AttemptTag>;  // one life of a room on decode; never reused
+using SenderId = StrongId<struct SenderTag>;    // one KvSender of this process; never reused
+using GrantId = StrongId<struct GrantTag>;      // one decode rank's leave to write; never reused
+using TicketId = StrongId<struct TicketTag>;    // one posted write; never reused in a session
 using GrantSlot = StrongId<struct GrantSlotTag, std::uint32_t>;  // a grant's place in one session
-using Generation = StrongId<struct GenerationTag>;    // life of a slot; never reused in a session
+using Generation = StrongId<struct GenerationTag>;      // life of a slot; never reused in a session
 using SessionEpoch = StrongId<struct SessionEpochTag>;  // fresh per session; 0 is "no session"
 using EngineEpoch = StrongId<struct EngineEpochTag>;  // one launch of an engine, equal on all ranks
 using Incarnation = Id128<struct IncarnationTag>;     // one process life

@@ -12,7 +12,14 @@
 namespace kvferry {
 
 enum class Role : std::uint8_t { kPrefill = 0, kDecode = 1 };
-enum class DType : std::uint8_t { kU8 = 0, kF16 = 1, kBF16 = 2, kF32 = 3, kF8E4M3 = 4, kF8E5M2 = 5 };
+enum class DType : std::uint8_t {
+  kU8 = 0,
+  kF16 = 1,
+  kBF16 = 2,
+  kF32 = 3,
+  kF8E4M3 = 4,
+  kF8E5M2 = 5
+};
 enum class MemoryKind : std::uint8_t { kHost = 0, kDevice = 1 };
 
 // What a region holds. kKey and kValue regions have one item per page; kOther is for layouts whose
@@ -29,10 +36,10 @@ std::uint32_t dtype_bytes(DType dtype);
 // the memory and keeps it mapped until KvManager is destroyed.
 struct Region {
   RegionKind kind = RegionKind::kKey;
-  std::uint32_t layer = 0;        // global layer number; 0 for aux
+  std::uint32_t layer = 0;  // global layer number; 0 for aux
   std::byte* base = nullptr;
-  std::uint64_t item_bytes = 0;   // bytes of one page (or slot) in this region
-  std::uint32_t item_count = 0;   // pages (or slots)
+  std::uint64_t item_bytes = 0;  // bytes of one page (or slot) in this region
+  std::uint32_t item_count = 0;  // pages (or slots)
   MemoryKind memory = MemoryKind::kHost;
 };
 
@@ -62,28 +69,28 @@ struct HeadSlice {
 // What must match for the bits to be equal, beyond the layout. A difference warns, and refuses the
 // pair only with Options::require_identical.
 struct Numerics {
-  std::string kernel_library;      // for example "ggml-cpu-sapphirerapids"
+  std::string kernel_library;  // for example "ggml-cpu-sapphirerapids"
   std::uint32_t threads = 0;
   std::uint32_t prefill_chunk_tokens = 0;
-  std::string flags;               // whatever else the engine pins
+  std::string flags;  // whatever else the engine pins
   friend bool operator==(const Numerics&, const Numerics&) = default;
 };
 
 struct KvArgs {
   Role role = Role::kPrefill;
-  std::string instance;            // name of the engine instance in the registry
-  EngineEpoch engine_epoch{};      // equal on all ranks of one launch; 0: draw one (one rank only)
+  std::string instance;        // name of the engine instance in the registry
+  EngineEpoch engine_epoch{};  // equal on all ranks of one launch; 0: draw one (one rank only)
   RankCoordinates rank;
 
-  std::string model_fingerprint;   // opaque; pairs with unequal ones are refused
+  std::string model_fingerprint;  // opaque; pairs with unequal ones are refused
   std::uint32_t page_size_tokens = 0;
   std::uint32_t total_layers = 0;
   std::uint32_t total_kv_heads = 0;
   std::uint32_t head_dim = 0;
   DType dtype = DType::kF16;
-  LayerRange layers;               // held by this rank
-  HeadSlice heads;                 // held by this rank
-  std::uint32_t vocab_size = 0;    // 0: the first token in aux is not checked
+  LayerRange layers;             // held by this rank
+  HeadSlice heads;               // held by this rank
+  std::uint32_t vocab_size = 0;  // 0: the first token in aux is not checked
 
   // Order matters and is the same on both sides: the index is the RegionId. Item layout of K/V:
   // [page_size_tokens][heads of this rank][head_dim].

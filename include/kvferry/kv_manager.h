@@ -2,9 +2,9 @@
 // room's state. Senders and receivers are thin handles into it.
 //
 // Threads: every method may be called from any thread and none waits for a peer, a socket or the
-// protocol's thread; the one exception is stop() and the destructor, which join the manager's threads
-// and end within Options::stop_timeout_ms however many peers are dead.
-// Lifetime: outlives all its senders and receivers.
+// protocol's thread; the one exception is stop() and the destructor, which join the manager's
+// threads and end within Options::stop_timeout_ms however many peers are dead. Lifetime: outlives
+// all its senders and receivers.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@ class ManagerState;
 
 // Pages and slots that left a grant or a source hold and may be used again by the caller.
 struct ReleasedPages {
-  std::uint64_t owner = 0;          // KvReceiver::id() or KvSender::id()
+  std::uint64_t owner = 0;  // KvReceiver::id() or KvSender::id()
   RoomId room;
   Binding binding;
-  std::vector<PageIndex> pages;     // decode: granted pages; prefill: pages given to send()
-  std::int64_t aux_slot = -1;       // -1: none
+  std::vector<PageIndex> pages;  // decode: granted pages; prefill: pages given to send()
+  std::int64_t aux_slot = -1;    // -1: none
   std::vector<std::uint32_t> state_slots;
 };
 
@@ -48,16 +48,17 @@ struct MetricSample {
 
 // One prefill and one decode process that have a session, or want one.
 struct PairState {
-  std::string peer;        // endpoint
-  std::string instance;    // the peer's instance name, empty while unknown
+  std::string peer;      // endpoint
+  std::string instance;  // the peer's instance name, empty while unknown
   bool ready = false;
-  std::string reason;      // last cause when not ready
+  std::string reason;               // last cause when not ready
   std::int64_t last_heard_ms = -1;  // age of the last sign of life; -1: never
 };
 
 class KvManager {
  public:
-  // Validates, binds, registers at the bootstrap servers (in the background) and starts the threads.
+  // Validates, binds, registers at the bootstrap servers (in the background) and starts the
+  // threads.
   static Result<std::unique_ptr<KvManager>> create(KvArgs args, Options options);
   ~KvManager();
   KvManager(const KvManager&) = delete;
@@ -69,13 +70,14 @@ class KvManager {
 
   // Pages released since the last call, in order of release. The caller owns them from here on.
   std::vector<ReleasedPages> take_released();
-  // Readable (poll(2), level-triggered) while take_released() has something or a status changed since
-  // the last call of drain_event_fd(). For schedulers that sleep when idle. Owned by the manager.
+  // Readable (poll(2), level-triggered) while take_released() has something or a status changed
+  // since the last call of drain_event_fd(). For schedulers that sleep when idle. Owned by the
+  // manager.
   int event_fd() const;
   void drain_event_fd();
 
-  // Opens sessions to every prefill rank that the given registry lists, ahead of any room, and keeps
-  // them open. Decode only.
+  // Opens sessions to every prefill rank that the given registry lists, ahead of any room, and
+  // keeps them open. Decode only.
   Status keep_paired(std::string bootstrap_address);
 
   std::vector<PairState> pairs() const;

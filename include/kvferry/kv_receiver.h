@@ -7,8 +7,8 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <string>
+#include <string_view>
 
 #include "kvferry/ids.h"
 #include "kvferry/kv_args.h"

@@ -39,10 +39,10 @@ class KvSender {
   // that holds the record (write_aux) by the time of the last send. -1: this rank sends no aux.
   Status init(std::uint32_t page_count, std::int64_t aux_slot);
 
-  // Sends the next chunk: pages of this rank's regions, in prompt order; they go to the next pages of
-  // the grant, past its decode prefix. The call that brings the sum to page_count is the last: aux and
-  // state follow it (with page_count zero: one call with no pages). Ownership: the pages belong to
-  // kvferry until take_released() hands them back; the engine may go on reading them.
+  // Sends the next chunk: pages of this rank's regions, in prompt order; they go to the next pages
+  // of the grant, past its decode prefix. The call that brings the sum to page_count is the last:
+  // aux and state follow it (with page_count zero: one call with no pages). Ownership: the pages
+  // belong to kvferry until take_released() hands them back; the engine may go on reading them.
   Status send(std::span<const PageIndex> pages, std::span<const std::uint32_t> state_slots = {});
 
   // A load. kWaitingForInput: every decode rank's grant is here.

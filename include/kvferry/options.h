@@ -16,54 +16,55 @@ namespace kvferry {
 
 struct Options {
   // Rooms.
-  std::uint32_t bootstrap_timeout_ms = 10'000;   // open until WaitingForInput
-  std::uint32_t input_timeout_ms = 300'000;      // WaitingForInput until the caller's metadata or send
-  std::uint32_t transfer_timeout_ms = 120'000;   // Transferring until the end
+  std::uint32_t bootstrap_timeout_ms = 10'000;  // open until WaitingForInput
+  std::uint32_t input_timeout_ms = 300'000;  // WaitingForInput until the caller's metadata or send
+  std::uint32_t transfer_timeout_ms = 120'000;      // Transferring until the end
   std::uint32_t unopened_room_timeout_ms = 30'000;  // a grant waits this long for its sender
   std::uint32_t max_rooms = 65'536;
-  std::uint32_t max_unopened_grants = 4'096;     // grants that wait for their sender
-  std::uint32_t max_queued_calls = 262'144;      // API calls on their way to the core
-  std::uint32_t max_ended_senders = 4'096;       // senders that ended before any grant, remembered
+  std::uint32_t max_unopened_grants = 4'096;  // grants that wait for their sender
+  std::uint32_t max_queued_calls = 262'144;   // API calls on their way to the core
+  std::uint32_t max_ended_senders = 4'096;    // senders that ended before any grant, remembered
 
   // Pages.
-  std::uint32_t fence_timeout_ms = 2'000;        // overdue: counted, readiness falls, nothing freed
+  std::uint32_t fence_timeout_ms = 2'000;  // overdue: counted, readiness falls, nothing freed
   std::uint32_t quarantine_max_pages = 1'048'576;  // rule 6
-  std::uint32_t max_grant_slots = 8'192;         // per session
-  std::uint32_t max_tombstones = 65'536;         // per session
+  std::uint32_t max_grant_slots = 8'192;           // per session
+  std::uint32_t max_tombstones = 65'536;           // per session
 
   // Writes.
-  std::uint32_t write_timeout_ms = 30'000;       // a posted write without outcome becomes unknown
-  std::uint32_t source_hold_timeout_ms = 5'000;  // after a failure: then the sender gives up (rule 5)
+  std::uint32_t write_timeout_ms = 30'000;  // a posted write without outcome becomes unknown
+  // After a failure; then the sender gives up (rule 5).
+  std::uint32_t source_hold_timeout_ms = 5'000;
   std::uint64_t max_inflight_bytes = 64ULL << 20;  // posted, not completed, per session
 
   // Peers and sessions.
   std::uint32_t heartbeat_interval_ms = 250;
-  std::uint32_t heartbeat_timeout_ms = 3'000;    // silence that ends a session
-  std::uint32_t session_grace_ms = 2'000;        // how long a session outlives its connection
+  std::uint32_t heartbeat_timeout_ms = 3'000;  // silence that ends a session
+  std::uint32_t session_grace_ms = 2'000;      // how long a session outlives its connection
   std::uint32_t redial_min_ms = 20;
   std::uint32_t redial_max_ms = 2'000;
   std::uint32_t hello_timeout_ms = 5'000;
   std::uint32_t retransmit_min_ms = 100;
   std::uint32_t retransmit_max_ms = 2'000;
-  std::uint32_t send_window_messages = 1'024;    // unacknowledged, per peer
-  std::uint32_t max_queued_messages = 65'536;    // waiting for the window, per peer
+  std::uint32_t send_window_messages = 1'024;  // unacknowledged, per peer
+  std::uint32_t max_queued_messages = 65'536;  // waiting for the window, per peer
   std::uint32_t max_peers = 1'024;
-  std::uint32_t pause_threshold_ms = 500;        // a longer turn than this drains the inbox first
-  std::uint32_t lane_failure_limit = 6;          // within session_grace_ms: the session ends
+  std::uint32_t pause_threshold_ms = 500;  // a longer turn than this drains the inbox first
+  std::uint32_t lane_failure_limit = 6;    // within session_grace_ms: the session ends
 
   // Control link.
-  std::string control_host = "127.0.0.1";        // address to bind
-  std::uint16_t control_port = 0;                // 0: any free port
-  std::string advertise_host;                    // address told to peers; empty: control_host
-  bool curve = true;                             // false only on loopback, with a warning
-  std::uint32_t control_frame_bytes = 64U << 10;   // one turn's messages, coalesced
+  std::string control_host = "127.0.0.1";         // address to bind
+  std::uint16_t control_port = 0;                 // 0: any free port
+  std::string advertise_host;                     // address told to peers; empty: control_host
+  bool curve = true;                              // false only on loopback, with a warning
+  std::uint32_t control_frame_bytes = 64U << 10;  // one turn's messages, coalesced
   std::uint32_t control_message_max_bytes = 4U << 20;
-  std::uint32_t control_queue_max_bytes = 16U << 20;  // encoded and waiting for the socket, per peer
+  std::uint32_t control_queue_max_bytes = 16U << 20;  // encoded, waiting for the socket, per peer
   std::uint32_t handshake_timeout_ms = 5'000;
 
   // Data plane.
   std::string transport = "tcp";
-  std::string data_host;                         // empty: control_host
+  std::string data_host;  // empty: control_host
   std::uint16_t data_port = 0;
   std::uint32_t lanes_per_peer = 2;
   std::uint32_t data_frame_bytes = 1U << 20;
@@ -74,22 +75,22 @@ struct Options {
   // Bootstrap.
   std::vector<std::string> bootstrap_addresses;  // host:port of the registries of this fleet
   std::vector<std::string> bootstrap_allow;      // further host:port that a request may name
-  std::string cluster_token_file;                // first line: the token; second, optional: the next
-  std::uint32_t lease_ms = 10'000;
+  std::string cluster_token_file;  // first line: the token; second, optional: the next
+  std::uint32_t lease_ms = 3'000;
   std::uint32_t http_try_timeout_ms = 1'000;
   std::uint32_t http_total_timeout_ms = 5'000;
 
-  std::uint32_t stop_timeout_ms = 1'000;         // stop() with every peer dead
+  std::uint32_t stop_timeout_ms = 1'000;  // stop() with every peer dead
 
   // Pairing.
-  bool require_identical = false;                // refuse a pair whose numerics differ
+  bool require_identical = false;  // refuse a pair whose numerics differ
 };
 
 // One row per option: name as in the struct, environment variable KVFERRY_<NAME>, and command-line
 // option --<name-with-dashes>.
 struct OptionRow {
   std::string_view name;
-  std::string_view unit;    // "ms", "bytes", "messages", "" ...
+  std::string_view unit;  // "ms", "bytes", "messages", "" ...
   std::string_view help;
   // Parses and range-checks; the failure names option, value and range.
   std::function<Status(Options&, std::string_view value)> set;

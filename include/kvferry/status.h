@@ -14,32 +14,32 @@ namespace kvferry {
 
 // Closed set. The number crosses the wire; never renumber, only append.
 enum class FailureCode : std::uint16_t {
-  kUnspecified = 0,         // a code of a newer peer that this version does not know
+  kUnspecified = 0,  // a code of a newer peer that this version does not know
   // The caller's doing.
-  kAborted = 1,             // abort() was called on this or on another rank
-  kInvalidArgument = 2,     // an argument or option out of range; the text names it
-  kDuplicateRoom = 3,       // room and binding are still open here
-  kGrantTooLarge = 4,       // page list over the limit of one control message
-  kWrongState = 5,          // the call does not fit the room's state
+  kAborted = 1,          // abort() was called on this or on another rank
+  kInvalidArgument = 2,  // an argument or option out of range; the text names it
+  kDuplicateRoom = 3,    // room and binding are still open here
+  kGrantTooLarge = 4,    // page list over the limit of one control message
+  kWrongState = 5,       // the call does not fit the room's state
   // Finding and keeping peers.
-  kBootstrapFailed = 10,    // bootstrap server unreachable or answered nonsense
-  kPrefillUnknown = 11,     // the registry has no such prefill instance or rank
-  kPeerUnreachable = 12,    // no session within the deadline
-  kPeerLost = 13,           // session ended: connection gone past its grace, or silence
-  kPeerRestarted = 14,      // another incarnation answers at the peer's endpoint
-  kLayoutMismatch = 15,     // text names the field and both values
-  kNumericsMismatch = 16,   // as above, only when identity is required
-  kSessionRefused = 17,     // version, role or authentication
+  kBootstrapFailed = 10,      // bootstrap server unreachable or answered nonsense
+  kPrefillUnknown = 11,       // the registry has no such prefill instance or rank
+  kPeerUnreachable = 12,      // no session within the deadline
+  kPeerLost = 13,             // session ended: connection gone past its grace, or silence
+  kPeerRestarted = 14,        // another incarnation answers at the peer's endpoint
+  kLayoutMismatch = 15,       // text names the field and both values
+  kNumericsMismatch = 16,     // as above, only when identity is required
+  kSessionRefused = 17,       // version, role or authentication
   kEngineEpochMismatch = 18,  // ranks of two launches of an engine were mixed
   // Transfer.
-  kRoomTimeout = 20,        // the room's deadline passed; text names the state it was in
-  kWriteRefused = 21,       // the target refused a write
-  kWriteTorn = 22,          // some bytes of a write landed and no more will
-  kWriteUnknown = 23,       // a write's outcome is not known by its deadline
-  kDoneMismatch = 24,       // a Done whose counts differ from what was granted or landed
-  kAuxInvalid = 25,         // aux length, CRC, room, binding or token
-  kRoomUnknown = 26,        // a grant whose room was not opened here in time
-  kOutsideGrant = 27,       // a landing or send outside the granted pages
+  kRoomTimeout = 20,   // the room's deadline passed; text names the state it was in
+  kWriteRefused = 21,  // the target refused a write
+  kWriteTorn = 22,     // some bytes of a write landed and no more will
+  kWriteUnknown = 23,  // a write's outcome is not known by its deadline
+  kDoneMismatch = 24,  // a Done whose counts differ from what was granted or landed
+  kAuxInvalid = 25,    // aux length, CRC, room, binding or token
+  kRoomUnknown = 26,   // a grant whose room was not opened here in time
+  kOutsideGrant = 27,  // a landing or send outside the granted pages
   // Limits of this process (never reported as a dead peer).
   kQuarantineFull = 30,
   kTableFull = 31,
@@ -47,10 +47,10 @@ enum class FailureCode : std::uint16_t {
   kShuttingDown = 33,
   kControlThreadDead = 34,
   kFenceOverdue = 35,
-  kOperatingSystem = 36,    // a system call failed; text has the call and errno's words
-  kMalformed = 37,          // peer input that could not be parsed
+  kOperatingSystem = 36,  // a system call failed; text has the call and errno's words
+  kMalformed = 37,        // peer input that could not be parsed
   kUnauthorized = 38,
-  kConflict = 39,           // registry: rank has another owner, or a superseded incarnation
+  kConflict = 39,  // registry: rank has another owner, or a superseded incarnation
 };
 
 // Where the cause lies, seen from who reports it first.
@@ -66,8 +66,8 @@ int http_status(FailureCode code);
 struct Failure {
   FailureCode code = FailureCode::kUnspecified;
   FailureWhere where = FailureWhere::kLocal;
-  std::string what;   // one sentence, no newline
-  std::string peer;   // endpoint or name of the peer concerned, empty when there is none
+  std::string what;        // one sentence, no newline
+  std::string peer;        // endpoint or name of the peer concerned, empty when there is none
   std::int32_t rank = -1;  // global rank that reported the first cause, -1 when unknown
 
   friend bool operator==(const Failure&, const Failure&) = default;
@@ -83,8 +83,7 @@ using Status = Result<void>;
 inline tl::unexpected<Failure> fail(FailureCode code, std::string what,
                                     FailureWhere where = FailureWhere::kLocal,
                                     std::string peer = {}) {
-  return tl::unexpected<Failure>(
-      Failure{code, where, std::move(what), std::move(peer), -1});
+  return tl::unexpected<Failure>(Failure{code, where, std::move(what), std::move(peer), -1});
 }
 
 }  // namespace kvferry

@@ -185,7 +185,8 @@ class DemoRun {
   }
 
   // Each request is closed once prefill has computed, and so sent, its first chunk, while the later
-  // ones are computed.
+  // ones are computed. The next one starts when prefill has ended it, so that no chunk is taken for
+  // another request's.
   bool cancel_some() {
     for (const std::string& prompt : demo_prompts_to_cancel(options_.cancelled)) {
       const double before = computed_tokens();
@@ -196,6 +197,13 @@ class DemoRun {
       call->cancel();
       if (!began) return failed("a request that was to be cancelled did not begin");
       ++result_.cancelled;
+      const bool ended = interrupt_.wait_until(
+          [&] {
+            read_failed_rooms();
+            return result_.cancelled_early == result_.cancelled;
+          },
+          kCancelDeadline, kSoon);
+      if (!ended) return failed("prefill has not ended the room of a cancelled request as failed");
     }
     say("{} requests cancelled", result_.cancelled);
     return true;

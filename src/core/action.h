@@ -1,6 +1,6 @@
 // Everything that the protocol orders, and the few questions it asks that are answered at once from
-// local memory. Implemented by the runtime (real sockets and threads) and by the simulator. Methods are
-// called on the protocol's thread during step() and must not call back into the protocol.
+// local memory. Implemented by the runtime (real sockets and threads) and by the simulator. Methods
+// are called on the protocol's thread during step() and must not call back into the protocol.
 #pragma once
 
 #include <array>
@@ -101,6 +101,8 @@ class ActionSink {
   virtual void release_pages(ReleasePages released) = 0;
 
   // --- bootstrap ---
+  // Answered by one PrefillResolved, in time or as a failure, also when the room has ended
+  // meanwhile.
   virtual void resolve_prefill(ResolvePrefill query) = 0;
 
   // --- control link ---

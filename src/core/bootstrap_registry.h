@@ -1,5 +1,5 @@
-// The registry's table: ranks, addresses, keys and leases. Pure; the bootstrap service drives it with
-// its clock.
+// The registry's table: ranks, addresses, keys and leases. Pure; the bootstrap service drives it
+// with its clock.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ struct RegistryRow {
   Role role = Role::kPrefill;
   std::string instance;
   RankCoordinates rank;
-  std::string endpoint;       // host:port of the control link
-  std::string public_key;     // Z85, empty in plain mode
+  std::string endpoint;    // host:port of the control link
+  std::string public_key;  // Z85, empty in plain mode
   Incarnation incarnation;
   EngineEpoch engine_epoch;
-  std::string http_address;   // host:port of the server's API, for people and routers; may be empty
-  std::string signature;      // hexadecimal HMAC of the row by its owner, empty without a token
+  std::string http_address;  // host:port of the server's API, for people and routers; may be empty
+  std::string signature;     // hexadecimal HMAC of the row by its owner, empty without a token
   friend bool operator==(const RegistryRow&, const RegistryRow&) = default;
 };
 
@@ -41,9 +41,9 @@ class BootstrapRegistry {
   explicit BootstrapRegistry(RegistryLimits limits) : limits_(limits) {}
 
   // Registers or renews until now + lease. A rank (role, instance, coordinates) has one owner:
-  // another incarnation takes over when the lease has run out or when it comes from the same endpoint
-  // (a restart), and the former incarnation is remembered as superseded and refused from then on;
-  // otherwise kConflict names both endpoints.
+  // another incarnation takes over when the lease has run out or when it comes from the same
+  // endpoint (a restart), and the former incarnation is remembered as superseded and refused from
+  // then on; otherwise kConflict names both endpoints.
   Status put(const RegistryRow& row, Instant now, Duration lease);
   // Only the owner's incarnation removes its row.
   Status remove(const RegistryRow& row, Instant now);

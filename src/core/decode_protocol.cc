@@ -71,18 +71,25 @@ void DecodeProtocol::on(ReceiverOpened& event) {
   sink_->publish_attempt(event.receiver, attempt);
   std::optional<Failure> refusal = stopping_;
   if (open_.contains(key)) {
-    refusal = Failure{FailureCode::kDuplicateRoom, FailureWhere::kLocal,
-                      fmt::format("room {} with this binding is open here already",
-                                  key.room.value()),
-                      {}, -1};
+    refusal =
+        Failure{FailureCode::kDuplicateRoom,
+                FailureWhere::kLocal,
+                fmt::format("room {} with this binding is open here already", key.room.value()),
+                {},
+                -1};
   } else if (open_.size() >= options_.max_rooms) {
-    refusal = Failure{FailureCode::kTableFull, FailureWhere::kLocal,
-                      fmt::format("{} rooms are open (max_rooms)", options_.max_rooms), {}, -1};
+    refusal = Failure{FailureCode::kTableFull,
+                      FailureWhere::kLocal,
+                      fmt::format("{} rooms are open (max_rooms)", options_.max_rooms),
+                      {},
+                      -1};
   } else if (ledger_.quarantined_pages() >= options_.quarantine_max_pages) {
-    refusal = Failure{FailureCode::kQuarantineFull, FailureWhere::kLocal,
+    refusal = Failure{FailureCode::kQuarantineFull,
+                      FailureWhere::kLocal,
                       fmt::format("{} pages are in quarantine (quarantine_max_pages {})",
                                   ledger_.quarantined_pages(), options_.quarantine_max_pages),
-                      {}, -1};
+                      {},
+                      -1};
   }
   if (refusal) {
     room.cause = with_rank(*refusal);
@@ -97,7 +104,8 @@ void DecodeProtocol::on(ReceiverOpened& event) {
 }
 
 void DecodeProtocol::on(PrefillNamed& event) {
-  if (const DecodeRoom* room = find(event.receiver); room != nullptr && !room->is_terminal()) {
+  if (DecodeRoom* room = find(event.receiver); room != nullptr && !room->is_terminal()) {
+    room->resolving = true;
     sink_->resolve_prefill(ResolvePrefill{event.receiver, std::move(event.bootstrap_address),
                                           std::move(event.instance), event.dp_rank});
   }
@@ -105,7 +113,21 @@ void DecodeProtocol::on(PrefillNamed& event) {
 
 void DecodeProtocol::on(PrefillResolved& event) {
   DecodeRoom* room = find(event.receiver);
-  if (room == nullptr || room->is_terminal() || !room->interests.empty()) {
+  if (room == nullptr || !room->interests.empty()) {
+    return;
+  }
+  room->resolving = false;
+  if (room->is_terminal()) {
+    // It was aborted meanwhile; its senders may be open already, and only now it is known who they
+    // are.
+    for (const PeerRow& row : event.rows ? *event.rows : std::vector<PeerRow>{}) {
+      if (const Session* session = sessions_.live_session_at(row.address)) {
+        send(*room, session->epoch,
+             wire::Abort{room->key.room, room->key.binding, {}, {}, {}, {}, *room->cause},
+             Urgency::kUrgent);
+      }
+    }
+    forget_if_over(event.receiver);
     return;
   }
   if (!event.rows) {
@@ -115,9 +137,11 @@ void DecodeProtocol::on(PrefillResolved& event) {
   for (const PeerRow& row : *event.rows) {
     const auto peer = sessions_.want_peer(row.address, now_, *sink_);
     if (!peer) {
-      fail_room(*room, Failure{FailureCode::kTableFull, FailureWhere::kLocal,
+      fail_room(*room, Failure{FailureCode::kTableFull,
+                               FailureWhere::kLocal,
                                fmt::format("{} peers are known (max_peers)", options_.max_peers),
-                               {}, -1});
+                               {},
+                               -1});
       return;
     }
     sessions_.add_interest(*peer);
@@ -143,9 +167,8 @@ void DecodeProtocol::on(MetadataGiven& event) {
   if (room == nullptr || room->is_terminal() || room->metadata.has_value()) {
     // The room ended while the call was under way (or was given pages twice): they go back.
     sink_->release_pages(ReleasePages{event.receiver.value(), room ? room->key.room : RoomId{},
-                                      room ? room->key.binding : Binding{},
-                                      std::move(event.pages), event.aux_slot,
-                                      std::move(event.state_slots)});
+                                      room ? room->key.binding : Binding{}, std::move(event.pages),
+                                      event.aux_slot, std::move(event.state_slots)});
     return;
   }
   room->metadata = std::move(event);
@@ -165,8 +188,9 @@ void DecodeProtocol::on(ReceiverCleared& event) {
   if (room == nullptr) {
     return;
   }
-  fail_room(*room, Failure{FailureCode::kAborted, FailureWhere::kLocal,
-                           "the caller cleared the room", {}, -1});
+  fail_room(
+      *room,
+      Failure{FailureCode::kAborted, FailureWhere::kLocal, "the caller cleared the room", {}, -1});
   room = find(event.receiver);
   room->cleared = true;
   if (event.unread_success) {
@@ -243,10 +267,12 @@ void DecodeProtocol::set_deadline(DecodeRoom& room, std::uint32_t after_ms) {
 }
 
 void DecodeProtocol::room_deadline(DecodeRoom& room) {
-  Failure cause{FailureCode::kRoomTimeout, FailureWhere::kLocal,
-                fmt::format("no end of {} by its deadline, waiting for {}",
-                            to_string(room.status), room.waits_for()),
-                {}, -1};
+  Failure cause{FailureCode::kRoomTimeout,
+                FailureWhere::kLocal,
+                fmt::format("no end of {} by its deadline, waiting for {}", to_string(room.status),
+                            room.waits_for()),
+                {},
+                -1};
   for (const PeerId peer : room.interests) {
     if (room.status == KvPoll::kBootstrapping && sessions_.live_session_of(peer) == nullptr) {
       const Peer* missing = sessions_.peer(peer);
@@ -344,7 +370,8 @@ void DecodeProtocol::leave_open_attempts(DecodeRoom& room) {
 
 void DecodeProtocol::forget_if_over(ReceiverId receiver) {
   DecodeRoom* room = find(receiver);
-  if (room == nullptr || !room->is_terminal() || !room->cleared || ledger_.holds(room->grant)) {
+  if (room == nullptr || !room->is_terminal() || !room->cleared || room->resolving ||
+      ledger_.holds(room->grant)) {
     return;
   }
   for (const SessionEpoch epoch : room->told) {
@@ -387,8 +414,8 @@ void DecodeProtocol::session_started(const SessionStarted& started) {
   if (session == nullptr) {
     return;
   }
-  slots_.try_emplace(started.epoch, std::min(options_.max_grant_slots,
-                                             session->peer_self.limits.max_grant_slots));
+  slots_.try_emplace(started.epoch,
+                     std::min(options_.max_grant_slots, session->peer_self.limits.max_grant_slots));
   std::vector<ReceiverId> waiting;
   for (const auto& [key, receiver] : open_) {
     waiting.push_back(receiver);
@@ -464,15 +491,15 @@ void DecodeProtocol::deliver(MessageDelivered& delivered) {
 
 void DecodeProtocol::enter(DecodeRoom& room, RoomTrigger trigger) {
   if (!room.apply(trigger)) {
-    violations_.push_back(fmt::format("room: {} --{}--> nowhere", to_string(room.status),
-                                      to_string(trigger)));
+    violations_.push_back(
+        fmt::format("room: {} --{}--> nowhere", to_string(room.status), to_string(trigger)));
   }
 }
 
 void DecodeProtocol::enter(DecodeRoom& room, GrantTrigger trigger) {
   if (!room.apply(trigger)) {
-    violations_.push_back(fmt::format("grant: {} --{}--> nowhere", to_string(room.grant_state),
-                                      to_string(trigger)));
+    violations_.push_back(
+        fmt::format("grant: {} --{}--> nowhere", to_string(room.grant_state), to_string(trigger)));
   }
 }
 
@@ -545,11 +572,11 @@ Snapshot DecodeProtocol::snapshot(Instant now, std::size_t max_rooms_shown) cons
     if (view.rooms.size() >= max_rooms_shown) {
       break;
     }
-    view.rooms.push_back(RoomView{
-        receiver.value(), room->key.room, room->key.binding, room->attempt,
-        std::string(to_string(room->status)), std::string(to_string(room->grant_state)),
-        std::chrono::duration_cast<milliseconds>(now - room->opened).count(),
-        room->metadata ? room->metadata->pages.size() : 0});
+    view.rooms.push_back(
+        RoomView{receiver.value(), room->key.room, room->key.binding, room->attempt,
+                 std::string(to_string(room->status)), std::string(to_string(room->grant_state)),
+                 std::chrono::duration_cast<milliseconds>(now - room->opened).count(),
+                 room->metadata ? room->metadata->pages.size() : 0});
   }
   return view;
 }

@@ -40,8 +40,8 @@ class DecodeProtocol final : public Protocol {
     explicit SessionSlots(std::uint32_t limit) : slots(limit) {}
     SlotAllocator slots;
     std::unordered_map<GrantSlot, ReceiverId> owners;
-    // Attempts with a grant that is not released or a message that is not acknowledged; the low-water
-    // mark stays below them (rule 7).
+    // Attempts with a grant that is not released or a message that is not acknowledged; the
+    // low-water mark stays below them (rule 7).
     std::set<AttemptId> open_attempts;
   };
 
@@ -113,9 +113,9 @@ class DecodeProtocol final : public Protocol {
   SessionTable sessions_;
   PageLedger ledger_;
   std::unordered_map<ReceiverId, std::unique_ptr<DecodeRoom>> rooms_;
-  std::unordered_map<RoomKey, ReceiverId> open_;             // rooms without a terminal status
+  std::unordered_map<RoomKey, ReceiverId> open_;  // rooms without a terminal status
   std::map<AttemptId, ReceiverId> attempts_;
-  std::set<AttemptId> ungranted_;                            // live attempts that may still grant
+  std::set<AttemptId> ungranted_;  // live attempts that may still grant
   std::unordered_map<GrantId, ReceiverId> grants_;
   std::unordered_map<SessionEpoch, SessionSlots> slots_;
   TimerQueue<TimerKey> timers_;
@@ -123,7 +123,7 @@ class DecodeProtocol final : public Protocol {
   GrantId next_grant_{1};
   std::uint64_t fences_overdue_ = 0;
   std::set<ReceiverId> overdue_;
-  std::vector<std::string> violations_;                      // transitions that the tables lack
+  std::vector<std::string> violations_;  // transitions that the tables lack
   // Set for the length of one step.
   Instant now_;
   Instant last_step_;

@@ -23,9 +23,7 @@ bool DecodeRoom::is_covered() const {
                              [](const Writer& writer) { return writer.coverage->is_full(); });
 }
 
-bool DecodeRoom::all_done() const {
-  return std::ranges::all_of(writers, &Writer::done);
-}
+bool DecodeRoom::all_done() const { return std::ranges::all_of(writers, &Writer::done); }
 
 bool DecodeRoom::all_drained() const {
   return std::ranges::all_of(writers,
@@ -56,8 +54,8 @@ std::optional<std::string> DecodeRoom::mismatch(const wire::Done& done,
 std::string DecodeRoom::waits_for() const {
   if (status == KvPoll::kBootstrapping) {
     return interests.empty() ? "the registry's answer"
-                             : fmt::format("sessions with {} of {} prefill ranks",
-                                           sessions_missing, interests.size());
+                             : fmt::format("sessions with {} of {} prefill ranks", sessions_missing,
+                                           interests.size());
   }
   if (status == KvPoll::kWaitingForInput) {
     return "send_metadata()";

@@ -1,5 +1,5 @@
-// One room of a decode rank: its writers, its grant and what has landed. Holds and checks; the protocol
-// acts on what it says.
+// One room of a decode rank: its writers, its grant and what has landed. Holds and checks; the
+// protocol acts on what it says.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@ namespace kvferry::core {
 // One prefill rank that writes to this room.
 struct Writer {
   PeerId peer;
-  SessionEpoch epoch;                  // 0 until the session lives, and after it ended
-  SessionEpoch granted_epoch;          // the session in which the slot was given
+  SessionEpoch epoch;          // 0 until the session lives, and after it ended
+  SessionEpoch granted_epoch;  // the session in which the slot was given
   layout::Writer part;
   std::optional<layout::CopyPlan> plan;
   SlotName name;
   std::unique_ptr<layout::GrantExtent> extent;
-  std::unique_ptr<layout::CoverageSet> coverage;   // refers to extent
+  std::unique_ptr<layout::CoverageSet> coverage;  // refers to extent
   bool done = false;
-  bool drained = false;                // quiet by its own word, every ticket accounted for
+  bool drained = false;  // quiet by its own word, every ticket accounted for
 };
 
 class DecodeRoom {
@@ -62,12 +62,13 @@ class DecodeRoom {
   GrantState grant_state = GrantState::kNone;
   GrantId grant;
   bool fence_started = false;
-  bool cleared = false;                // the caller's handle is gone
-  std::optional<Failure> cause;        // once Failed
+  bool resolving = false;        // the registry was asked and has not answered
+  bool cleared = false;          // the caller's handle is gone
+  std::optional<Failure> cause;  // once Failed
 
-  std::vector<PeerId> interests;       // the prefill ranks, once resolved, in the registry's order
-  std::size_t sessions_missing = 0;    // of these
-  std::vector<SessionEpoch> told;      // sessions in which something was said of this attempt
+  std::vector<PeerId> interests;     // the prefill ranks, once resolved, in the registry's order
+  std::size_t sessions_missing = 0;  // of these
+  std::vector<SessionEpoch> told;    // sessions in which something was said of this attempt
   std::vector<Writer> writers;
   std::optional<MetadataGiven> metadata;
   // After Success: what the caller owns, kept until it has read the Success or cleared the handle.

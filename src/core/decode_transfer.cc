@@ -42,8 +42,8 @@ Status DecodeProtocol::plan_writers(DecodeRoom& room) {
     if (session == nullptr || slots == slots_.end()) {
       return fail(FailureCode::kPeerLost, "the session ended before the grant");
     }
-    auto plan = layout::CopyPlan::make(session->peer_self.layout, config_.self.layout,
-                                       writer.part.part);
+    auto plan =
+        layout::CopyPlan::make(session->peer_self.layout, config_.self.layout, writer.part.part);
     if (!plan) {
       return tl::unexpected(plan.error());
     }
@@ -66,8 +66,8 @@ Status DecodeProtocol::plan_writers(DecodeRoom& room) {
     writer.name = *name;
     writer.granted_epoch = writer.epoch;
     slots->second.owners[name->slot] = room.receiver;
-    const std::uint32_t limit = std::min(options_.control_message_max_bytes,
-                                         session->peer_self.limits.max_message_bytes);
+    const std::uint32_t limit =
+        std::min(options_.control_message_max_bytes, session->peer_self.limits.max_message_bytes);
     if (const std::size_t bytes = wire::encoded_size_bound(grant_message(room, writer));
         bytes > limit) {
       return fail(FailureCode::kGrantTooLarge,
@@ -118,8 +118,8 @@ void DecodeProtocol::grant(DecodeRoom& room) {
   grants_.emplace(id, room.receiver);
   OpenGrant open{id, {}};
   for (const Writer& writer : room.writers) {
-    open.slots.push_back(GrantedSlot{writer.granted_epoch, writer.name.slot,
-                                     writer.name.generation, *writer.extent});
+    open.slots.push_back(GrantedSlot{writer.granted_epoch, writer.name.slot, writer.name.generation,
+                                     *writer.extent});
   }
   // Open before the grant leaves: the first write may come at once.
   sink_->open_grant(std::move(open));
@@ -143,22 +143,24 @@ void DecodeProtocol::on(WritesLanded& event) {
                            ? nullptr
                            : find(owner->second);
     // Rule 9: a landing counts for the generation that it names, not for the slot's present owner.
-    Writer* writer = room == nullptr ? nullptr
-                                     : room->find_writer(landing.session, landing.slot,
-                                                         landing.generation);
+    Writer* writer = room == nullptr
+                         ? nullptr
+                         : room->find_writer(landing.session, landing.slot, landing.generation);
     if (writer == nullptr || room->is_terminal()) {
       sink_->count("late_landings");
       continue;
     }
-    const auto added = writer->coverage->add(landing.region, landing.item, landing.offset_in_item,
-                                             landing.length);
+    const auto added =
+        writer->coverage->add(landing.region, landing.item, landing.offset_in_item, landing.length);
     if (added == layout::CoverageSet::Add::kOutside) {
-      fail_room(*room, Failure{FailureCode::kOutsideGrant, FailureWhere::kPeer,
+      fail_room(*room, Failure{FailureCode::kOutsideGrant,
+                               FailureWhere::kPeer,
                                fmt::format("a write landed outside the grant: region {} item {} "
                                            "offset {} length {}",
                                            landing.region.value(), landing.item,
                                            landing.offset_in_item, landing.length),
-                               {}, -1});
+                               {},
+                               -1});
     } else if (added == layout::CoverageSet::Add::kOverlap) {
       sink_->count("overlapping_landings");
     } else {
@@ -176,11 +178,13 @@ void DecodeProtocol::on(WriteTorn& event) {
   const auto owner = slots->second.owners.find(torn.slot);
   DecodeRoom* room = owner == slots->second.owners.end() ? nullptr : find(owner->second);
   if (room != nullptr && room->find_writer(torn.session, torn.slot, torn.generation) != nullptr) {
-    fail_room(*room, Failure{FailureCode::kWriteTorn, FailureWhere::kPath,
+    fail_room(*room, Failure{FailureCode::kWriteTorn,
+                             FailureWhere::kPath,
                              fmt::format("a write of {} bytes to item {} of region {} stopped in "
                                          "the middle",
                                          torn.length, torn.item, torn.region.value()),
-                             {}, -1});
+                             {},
+                             -1});
   }
 }
 
@@ -247,8 +251,9 @@ void DecodeProtocol::try_succeed(DecodeRoom& room) {
   }
   if (!sink_->publish_terminal(room.receiver.value(), KvPoll::kSuccess, std::nullopt)) {
     // The caller's abort came first; its event is on the way.
-    fail_room(room, Failure{FailureCode::kAborted, FailureWhere::kLocal, "aborted by the caller",
-                            {}, -1});
+    fail_room(
+        room,
+        Failure{FailureCode::kAborted, FailureWhere::kLocal, "aborted by the caller", {}, -1});
     return;
   }
   enter(room, RoomTrigger::kCompleted);
@@ -270,10 +275,14 @@ void DecodeProtocol::try_succeed(DecodeRoom& room) {
 // The attempt failed and no byte can land any more.
 void DecodeProtocol::release(DecodeRoom& room) {
   enter(room, GrantTrigger::kRelease);
-  GrantedPages pages{room.metadata->pages, room.metadata->aux_slot, room.metadata->state_slots};
+  GrantedPages pages;
   if (ledger_.holds(room.grant)) {
     pages = ledger_.release(room.grant);
     grants_.erase(room.grant);
+  } else {
+    // Never granted. What is in somebody else's grant (the caller's mistake) must not look free.
+    pages = ledger_.not_granted(
+        GrantedPages{room.metadata->pages, room.metadata->aux_slot, room.metadata->state_slots});
   }
   free_slots(room);
   sink_->release_pages(ReleasePages{room.receiver.value(), room.key.room, room.key.binding,
@@ -307,8 +316,7 @@ void DecodeProtocol::handle(SessionEpoch epoch, const wire::Done& done) {
     return;
   }
   if (room->status == KvPoll::kSuccess) {
-    send(*room, epoch, wire::Consumed{done.room, done.binding, done.attempt, {}},
-         Urgency::kNormal);
+    send(*room, epoch, wire::Consumed{done.room, done.binding, done.attempt, {}}, Urgency::kNormal);
     return;
   }
   if (room->is_terminal() || writer->done) {
@@ -316,8 +324,11 @@ void DecodeProtocol::handle(SessionEpoch epoch, const wire::Done& done) {
   }
   const Session* session = sessions_.find(epoch);
   if (session == nullptr || done.prefill_engine_epoch != session->peer_self.engine_epoch) {
-    fail_room(*room, Failure{FailureCode::kEngineEpochMismatch, FailureWhere::kPeer,
-                             "Done names another launch of the prefill engine", {}, -1});
+    fail_room(*room, Failure{FailureCode::kEngineEpochMismatch,
+                             FailureWhere::kPeer,
+                             "Done names another launch of the prefill engine",
+                             {},
+                             -1});
     return;
   }
   if (const auto mismatch = room->mismatch(done, *writer)) {
@@ -379,9 +390,9 @@ void DecodeProtocol::handle(SessionEpoch epoch, const wire::Failed& failed) {
     room = find(found->second);
   }
   const Peer* sender = sessions_.peer_of(epoch);
-  const bool concerned =
-      room != nullptr && sender != nullptr && room->key == RoomKey{failed.room, failed.binding} &&
-      std::ranges::find(room->interests, sender->id) != room->interests.end();
+  const bool concerned = room != nullptr && sender != nullptr &&
+                         room->key == RoomKey{failed.room, failed.binding} &&
+                         std::ranges::find(room->interests, sender->id) != room->interests.end();
   if (!concerned) {
     sink_->count("stale_messages");
     return;
@@ -400,8 +411,11 @@ void DecodeProtocol::handle(SessionEpoch epoch, const wire::Stale& stale) {
         return writer.granted_epoch == epoch;
       });
   if (concerned && !room->is_terminal()) {
-    fail_room(*room, Failure{FailureCode::kRoomUnknown, FailureWhere::kPeer,
-                             "a writer holds the attempt for one that is over", {}, -1});
+    fail_room(*room, Failure{FailureCode::kRoomUnknown,
+                             FailureWhere::kPeer,
+                             "a writer holds the attempt for one that is over",
+                             {},
+                             -1});
   }
 }
 

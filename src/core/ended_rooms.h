@@ -1,5 +1,6 @@
-// Senders that ended, and rooms that were aborted, before a grant and its sender had met: a late grant
-// or a late sender gets the first cause at once (rule 12). Bounded; the oldest is forgotten first.
+// Senders that ended, and rooms that were aborted, before a grant and its sender had met: a late
+// grant or a late sender gets the first cause at once (rule 12). Bounded; the oldest is forgotten
+// first.
 #pragma once
 
 #include <cstdint>

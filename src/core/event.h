@@ -1,6 +1,6 @@
-// Everything that can happen to the protocol, as past facts. Producers are the API (rooms), the control
-// link (peers and frames), the bootstrap client and the transport's threads; all reach the core through
-// one mailbox, in batches. An event owns what it carries.
+// Everything that can happen to the protocol, as past facts. Producers are the API (rooms), the
+// control link (peers and frames), the bootstrap client and the transport's threads; all reach the
+// core through one mailbox, in batches. An event owns what it carries.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ struct ReceiverOpened {
   RoomId room;
   Binding binding;
 };
-struct PrefillNamed {           // KvReceiver::init
+struct PrefillNamed {  // KvReceiver::init
   ReceiverId receiver;
   std::string bootstrap_address;
   std::string instance;
   std::uint32_t dp_rank = 0;
 };
-struct MetadataGiven {          // KvReceiver::send_metadata
+struct MetadataGiven {  // KvReceiver::send_metadata
   ReceiverId receiver;
   std::vector<PageIndex> pages;
   std::int64_t aux_slot = -1;
@@ -45,8 +45,8 @@ struct ReceiverAborted {
   ReceiverId receiver;
   Failure cause;
 };
-// The handle is gone. unread_success: the cell held a Success that the caller never read, so its pages
-// go back through ReleasePages.
+// The handle is gone. unread_success: the cell held a Success that the caller never read, so its
+// pages go back through ReleasePages.
 struct ReceiverCleared {
   ReceiverId receiver;
   bool unread_success = false;
@@ -58,12 +58,12 @@ struct SenderOpened {
   RoomId room;
   Binding binding;
 };
-struct SenderInitialized {      // KvSender::init
+struct SenderInitialized {  // KvSender::init
   SenderId sender;
   std::uint32_t page_count = 0;
   std::int64_t aux_slot = -1;
 };
-struct ChunkGiven {             // KvSender::send
+struct ChunkGiven {  // KvSender::send
   SenderId sender;
   std::vector<PageIndex> pages;
   std::vector<std::uint32_t> state_slots;
@@ -99,14 +99,14 @@ struct LinkUp {
   PeerId peer;
 };
 struct LinkDown {
-  // kRefused and kWrongKey are positive evidence that the peer's process is gone (rule 7). kDenied: it
-  // lives and does not allow our key, perhaps because it has not heard of us yet.
+  // kRefused and kWrongKey are positive evidence that the peer's process is gone (rule 7). kDenied:
+  // it lives and does not allow our key, perhaps because it has not heard of us yet.
   enum class Why : std::uint8_t { kClosed, kRefused, kWrongKey, kDenied };
   PeerId peer;
   Why why = Why::kClosed;
 };
 struct FrameArrived {
-  std::string sender_key;       // proven by CURVE; empty in plain mode
+  std::string sender_key;  // proven by CURVE; empty in plain mode
   wire::Frame frame;
 };
 
@@ -137,10 +137,10 @@ struct StopRequested {
   Failure cause;
 };
 
-using Event = std::variant<ReceiverOpened, PrefillNamed, MetadataGiven, ReceiverAborted,
-                           ReceiverCleared, SenderOpened, SenderInitialized, ChunkGiven,
-                           SenderAborted, SenderCleared, PrefillResolved, PairsWanted, LinkUp,
-                           LinkDown, FrameArrived, WritesCompleted, WritesQuiet, WritesLanded,
-                           WriteTorn, FenceCompleted, LaneFailed, StopRequested>;
+using Event =
+    std::variant<ReceiverOpened, PrefillNamed, MetadataGiven, ReceiverAborted, ReceiverCleared,
+                 SenderOpened, SenderInitialized, ChunkGiven, SenderAborted, SenderCleared,
+                 PrefillResolved, PairsWanted, LinkUp, LinkDown, FrameArrived, WritesCompleted,
+                 WritesQuiet, WritesLanded, WriteTorn, FenceCompleted, LaneFailed, StopRequested>;
 
 }  // namespace kvferry::core

@@ -38,6 +38,22 @@ Status PageLedger::grant(GrantId grant, GrantedPages granted) {
   return {};
 }
 
+GrantedPages PageLedger::not_granted(const GrantedPages& wanted) const {
+  GrantedPages rest;
+  for (const PageIndex page : wanted.pages) {
+    if (!by_page_.contains(page)) {
+      rest.pages.push_back(page);
+    }
+  }
+  rest.aux_slot = aux_slots_.contains(wanted.aux_slot) ? -1 : wanted.aux_slot;
+  for (const std::uint32_t slot : wanted.state_slots) {
+    if (!state_slots_.contains(slot)) {
+      rest.state_slots.push_back(slot);
+    }
+  }
+  return rest;
+}
+
 void PageLedger::revoke(GrantId grant) {
   const auto found = grants_.find(grant);
   if (found != grants_.end() && !found->second.revoked) {

@@ -1,5 +1,6 @@
 // Which granted pages, aux slots and state slots belong to which grant. Granted pages are exclusive
-// (rule 4); pages of failed attempts that are not yet safe are the quarantine, which has a cap (rule 6).
+// (rule 4); pages of failed attempts that are not yet safe are the quarantine, which has a cap
+// (rule 6).
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,8 @@ class PageLedger {
  public:
   // Fails with kInvalidArgument, and changes nothing, when a page or slot is in a grant already.
   Status grant(GrantId grant, GrantedPages granted);
+  // Those of the pages and slots that are in no grant.
+  GrantedPages not_granted(const GrantedPages& wanted) const;
   // The attempt failed: from here on its pages count as quarantine.
   void revoke(GrantId grant);
   // The pages leave their grant; the caller's again, on Success too.

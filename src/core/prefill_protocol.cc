@@ -45,10 +45,12 @@ void PrefillProtocol::run_timers() {
       unopened_deadline(key->key);
     } else if (PrefillRoom* room = find(key->sender)) {
       if (key->kind == TimerKind::kRoom) {
-        fail_room(*room, Failure{FailureCode::kRoomTimeout, FailureWhere::kLocal,
+        fail_room(*room, Failure{FailureCode::kRoomTimeout,
+                                 FailureWhere::kLocal,
                                  fmt::format("no end of {} by its deadline, waiting for {}",
                                              to_string(room->status), room->waits_for()),
-                                 {}, -1});
+                                 {},
+                                 -1});
       } else {
         give_up_source(*room);
       }
@@ -70,13 +72,18 @@ void PrefillProtocol::on(SenderOpened& event) {
   rooms_.emplace(event.sender, std::move(owned));
   std::optional<Failure> refusal = stopping_;
   if (open_.contains(key)) {
-    refusal = Failure{FailureCode::kDuplicateRoom, FailureWhere::kLocal,
-                      fmt::format("room {} with this binding is open here already",
-                                  key.room.value()),
-                      {}, -1};
+    refusal =
+        Failure{FailureCode::kDuplicateRoom,
+                FailureWhere::kLocal,
+                fmt::format("room {} with this binding is open here already", key.room.value()),
+                {},
+                -1};
   } else if (open_.size() >= options_.max_rooms) {
-    refusal = Failure{FailureCode::kTableFull, FailureWhere::kLocal,
-                      fmt::format("{} rooms are open (max_rooms)", options_.max_rooms), {}, -1};
+    refusal = Failure{FailureCode::kTableFull,
+                      FailureWhere::kLocal,
+                      fmt::format("{} rooms are open (max_rooms)", options_.max_rooms),
+                      {},
+                      -1};
   } else if (const Failure* ended = ended_.find(key)) {
     refusal = *ended;  // Decode aborted it before it was opened here.
   }
@@ -143,10 +150,12 @@ void PrefillProtocol::on(ChunkGiven& event) {
     return;
   }
   if (room->given.size() > room->page_count) {
-    fail_room(*room, Failure{FailureCode::kInvalidArgument, FailureWhere::kLocal,
+    fail_room(*room, Failure{FailureCode::kInvalidArgument,
+                             FailureWhere::kLocal,
                              fmt::format("send() was given {} pages, init() announced {}",
                                          room->given.size(), room->page_count),
-                             {}, -1});
+                             {},
+                             -1});
     return;
   }
   pump(*room);
@@ -163,8 +172,9 @@ void PrefillProtocol::on(SenderCleared& event) {
   if (room == nullptr) {
     return;
   }
-  fail_room(*room, Failure{FailureCode::kAborted, FailureWhere::kLocal,
-                           "the caller cleared the room", {}, -1});
+  fail_room(
+      *room,
+      Failure{FailureCode::kAborted, FailureWhere::kLocal, "the caller cleared the room", {}, -1});
   room->cleared = true;
   forget_if_over(event.sender);
 }
@@ -202,14 +212,14 @@ void PrefillProtocol::fail_room(PrefillRoom& room, Failure cause) {
     }
     enter(*target, TargetTrigger::kGiveUp);
     if (target->outstanding > 0 && !target->session_over) {
-      sink_->give_up_writes(GiveUpWrites{target->epoch, target->grant.slot,
-                                         target->grant.generation});
+      sink_->give_up_writes(
+          GiveUpWrites{target->epoch, target->grant.slot, target->grant.generation});
     }
     if (!target->abort_seen) {
-      sessions_.send(target->epoch,
-                     wire::Failed{room.key.room, room.key.binding, target->grant.attempt,
-                                  *room.cause},
-                     Urgency::kUrgent, target->grant.attempt, now_, *sink_);
+      sessions_.send(
+          target->epoch,
+          wire::Failed{room.key.room, room.key.binding, target->grant.attempt, *room.cause},
+          Urgency::kUrgent, target->grant.attempt, now_, *sink_);
     }
     drain_if_settled(room, *target);
   }
@@ -247,8 +257,8 @@ void PrefillProtocol::release_source(PrefillRoom& room) {
   room.given.clear();
 }
 
-// Irrevocable: no Done follows (the room has failed), so what a stopped peer may still read is never
-// part of a success (rule 5).
+// Irrevocable: no Done follows (the room has failed), so what a stopped peer may still read is
+// never part of a success (rule 5).
 void PrefillProtocol::give_up_source(PrefillRoom& room) {
   if (!room.is_terminal()) {
     return;
@@ -263,8 +273,9 @@ void PrefillProtocol::finish_if_consumed(PrefillRoom& room) {
     return;
   }
   if (!sink_->publish_terminal(room.sender.value(), KvPoll::kSuccess, std::nullopt)) {
-    fail_room(room, Failure{FailureCode::kAborted, FailureWhere::kLocal, "aborted by the caller",
-                            {}, -1});
+    fail_room(
+        room,
+        Failure{FailureCode::kAborted, FailureWhere::kLocal, "aborted by the caller", {}, -1});
     return;
   }
   enter(room, RoomTrigger::kCompleted);
@@ -406,15 +417,15 @@ void PrefillProtocol::deliver(MessageDelivered& delivered) {
 
 void PrefillProtocol::enter(PrefillRoom& room, RoomTrigger trigger) {
   if (!room.apply(trigger)) {
-    violations_.push_back(fmt::format("room: {} --{}--> nowhere", to_string(room.status),
-                                      to_string(trigger)));
+    violations_.push_back(
+        fmt::format("room: {} --{}--> nowhere", to_string(room.status), to_string(trigger)));
   }
 }
 
 void PrefillProtocol::enter(Target& target, TargetTrigger trigger) {
   if (!PrefillRoom::apply(target, trigger)) {
-    violations_.push_back(fmt::format("target: {} --{}--> nowhere", to_string(target.state),
-                                      to_string(trigger)));
+    violations_.push_back(
+        fmt::format("target: {} --{}--> nowhere", to_string(target.state), to_string(trigger)));
   }
 }
 
@@ -456,12 +467,11 @@ Snapshot PrefillProtocol::snapshot(Instant now, std::size_t max_rooms_shown) con
       targets += targets.empty() ? "" : ",";
       targets += to_string(target->state);
     }
-    view.rooms.push_back(
-        RoomView{sender.value(), room->key.room, room->key.binding,
-                 room->targets.empty() ? AttemptId{} : room->targets.front()->grant.attempt,
-                 std::string(to_string(room->status)), targets,
-                 std::chrono::duration_cast<milliseconds>(now - room->opened).count(),
-                 room->page_count});
+    view.rooms.push_back(RoomView{
+        sender.value(), room->key.room, room->key.binding,
+        room->targets.empty() ? AttemptId{} : room->targets.front()->grant.attempt,
+        std::string(to_string(room->status)), targets,
+        std::chrono::duration_cast<milliseconds>(now - room->opened).count(), room->page_count});
   }
   return view;
 }
@@ -471,8 +481,8 @@ std::vector<std::string> PrefillProtocol::check_invariants() const {
   for (const auto& [sender, room] : rooms_) {
     const bool reads = !room->is_settled() && !room->gave_up;
     if (room->released && reads) {
-      broken.push_back(fmt::format("S2: sender {} released pages that a write reads",
-                                   sender.value()));
+      broken.push_back(
+          fmt::format("S2: sender {} released pages that a write reads", sender.value()));
     }
     const auto open = open_.find(room->key);
     if (!room->is_terminal() && (open == open_.end() || open->second != sender)) {

@@ -1,5 +1,5 @@
-// The prefill role: senders, the grants they serve, source pages. prefill_protocol.cc has what concerns
-// senders and peers, prefill_transfer.cc what concerns grants and writes.
+// The prefill role: senders, the grants they serve, source pages. prefill_protocol.cc has what
+// concerns senders and peers, prefill_transfer.cc what concerns grants and writes.
 #pragma once
 
 #include <deque>
@@ -34,12 +34,12 @@ class PrefillProtocol final : public Protocol {
   enum class TimerKind : std::uint8_t { kRoom, kSourceHold, kUnopened };
   struct TimerKey {
     TimerKind kind;
-    SenderId sender;          // kUnopened: 0
-    RoomKey key;              // kUnopened only
+    SenderId sender;  // kUnopened: 0
+    RoomKey key;      // kUnopened only
     friend auto operator<=>(const TimerKey&, const TimerKey&) = default;
   };
-  // What this side keeps of a session with a decode rank. Outlives the session while tickets of it are
-  // not settled.
+  // What this side keeps of a session with a decode rank. Outlives the session while tickets of it
+  // are not settled.
   struct SessionRecord {
     explicit SessionRecord(std::uint32_t max_tombstones) : tombstones(max_tombstones) {}
     std::optional<layout::CopyPlan> plan;  // empty: this rank has nothing for that one

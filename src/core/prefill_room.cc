@@ -40,9 +40,8 @@ Target* PrefillRoom::find(SessionEpoch epoch, GrantSlot slot, Generation generat
 }
 
 Target* PrefillRoom::find(SessionEpoch epoch, AttemptId attempt) {
-  const auto found = std::ranges::find_if(targets, [&](const auto& t) {
-    return t->epoch == epoch && t->grant.attempt == attempt;
-  });
+  const auto found = std::ranges::find_if(
+      targets, [&](const auto& t) { return t->epoch == epoch && t->grant.attempt == attempt; });
   return found == targets.end() ? nullptr : found->get();
 }
 

@@ -1,4 +1,5 @@
-// One sender of a prefill rank: the chunks it was given, and per decode rank the grant that they go to.
+// One sender of a prefill rank: the chunks it was given, and per decode rank the grant that they go
+// to.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +26,15 @@ struct Target {
   const layout::CopyPlan* plan = nullptr;  // owned by the session's record
   TargetState state = TargetState::kGranted;
   std::uint32_t posted_pages = 0;
-  bool posted_all = false;                 // aux and state too
-  std::uint64_t outstanding = 0;           // tickets not settled
+  bool posted_all = false;        // aux and state too
+  std::uint64_t outstanding = 0;  // tickets not settled
   std::uint64_t landed_writes = 0;
   std::uint64_t landed_bytes = 0;
-  bool abort_seen = false;                 // decode knows of the failure
+  bool abort_seen = false;  // decode knows of the failure
   bool drained_sent = false;
   bool session_over = false;
-  bool fenced = false;                     // decode says: no write reads its source any more
-  bool has_unknown = false;                // some ticket became unknown
+  bool fenced = false;       // decode says: no write reads its source any more
+  bool has_unknown = false;  // some ticket became unknown
 };
 
 class PrefillRoom {
@@ -46,10 +47,8 @@ class PrefillRoom {
 
   bool is_terminal() const { return kvferry::is_terminal(status); }
   bool has_all_grants() const;
-  bool has_all_chunks() const {
-    return initialized && chunk_given && given.size() == page_count;
-  }
-  bool is_settled() const;        // no ticket reads a source page any more
+  bool has_all_chunks() const { return initialized && chunk_given && given.size() == page_count; }
+  bool is_settled() const;  // no ticket reads a source page any more
   bool is_consumed() const;
   Target* find(SessionEpoch epoch, GrantSlot slot, Generation generation);
   Target* find(SessionEpoch epoch, AttemptId attempt);
@@ -67,7 +66,7 @@ class PrefillRoom {
   bool chunk_given = false;
   std::vector<PageIndex> given;
   std::vector<std::uint32_t> state_slots;
-  bool released = false;          // the source pages are the caller's again
+  bool released = false;  // the source pages are the caller's again
   bool gave_up = false;
   bool cleared = false;
 

@@ -9,8 +9,8 @@
 namespace kvferry::core {
 namespace {
 
-// A refused write that was never claimed (its lane was lost) is posted again under a new ticket; one
-// that is refused this often is refused for a reason.
+// A refused write that was never claimed (its lane was lost) is posted again under a new ticket;
+// one that is refused this often is refused for a reason.
 constexpr std::uint8_t kMaxPostsOfOneRange = 3;
 
 }  // namespace
@@ -38,10 +38,12 @@ void PrefillProtocol::handle(SessionEpoch epoch, wire::Grant& grant) {
   }
   if (record.tombstones.is_full(record.attempts.size())) {
     refuse_grant(epoch, grant,
-                 Failure{FailureCode::kTableFull, FailureWhere::kLocal,
+                 Failure{FailureCode::kTableFull,
+                         FailureWhere::kLocal,
                          fmt::format("{} ended attempts are remembered (max_tombstones)",
                                      options_.max_tombstones),
-                         {}, -1});
+                         {},
+                         -1});
     return;
   }
   const RoomKey key{grant.room, grant.binding};
@@ -59,8 +61,7 @@ void PrefillProtocol::refuse_grant(SessionEpoch epoch, const wire::Grant& grant,
                                    const Failure& cause) {
   SessionRecord& record = *records_.at(epoch);
   record.tombstones.add(grant.attempt, Tombstone{cause});
-  sessions_.send(epoch,
-                 wire::Failed{grant.room, grant.binding, grant.attempt, with_rank(cause)},
+  sessions_.send(epoch, wire::Failed{grant.room, grant.binding, grant.attempt, with_rank(cause)},
                  Urgency::kUrgent, grant.attempt, now_, *sink_);
   sessions_.send(epoch, wire::Drained{grant.attempt, grant.slot, grant.generation, true},
                  Urgency::kUrgent, grant.attempt, now_, *sink_);
@@ -70,10 +71,12 @@ void PrefillProtocol::wait_for_sender(SessionEpoch epoch, wire::Grant grant) {
   if (unopened_count_ >= options_.max_unopened_grants) {
     sink_->count("unopened_grants_refused");
     refuse_grant(epoch, grant,
-                 Failure{FailureCode::kTableFull, FailureWhere::kLocal,
+                 Failure{FailureCode::kTableFull,
+                         FailureWhere::kLocal,
                          fmt::format("{} grants wait for their sender (max_unopened_grants)",
                                      options_.max_unopened_grants),
-                         {}, -1});
+                         {},
+                         -1});
     return;
   }
   const RoomKey key{grant.room, grant.binding};
@@ -127,11 +130,13 @@ void PrefillProtocol::drop_unopened(SessionEpoch epoch, AttemptId attempt) {
 }
 
 void PrefillProtocol::unopened_deadline(const RoomKey& key) {
-  refuse_unopened(key, Failure{FailureCode::kRoomUnknown, FailureWhere::kLocal,
+  refuse_unopened(key, Failure{FailureCode::kRoomUnknown,
+                               FailureWhere::kLocal,
                                fmt::format("no sender opened room {} within {} ms "
                                            "(unopened_room_timeout_ms)",
                                            key.room.value(), options_.unopened_room_timeout_ms),
-                               {}, -1});
+                               {},
+                               -1});
 }
 
 // The sender that these grants wait for will not come.
@@ -162,6 +167,9 @@ Status PrefillProtocol::check_grant(const PrefillRoom& room, SessionEpoch epoch,
   };
   if (!record->second->plan) {
     return refuse(FailureCode::kLayoutMismatch, "this rank holds nothing of what the grant is for");
+  }
+  if (grant.expected_grants == 0) {
+    return refuse(FailureCode::kInvalidArgument, "the grant says that it is one of 0");
   }
   for (const auto& other : room.targets) {
     if (other->grant.decode_engine_epoch != grant.decode_engine_epoch) {
@@ -347,11 +355,13 @@ void PrefillProtocol::completed(const layout::WriteCompletion& completion) {
       tracked->unknown = true;
       sink_->count("unknown_writes");
       if (room != nullptr && !room->is_terminal()) {
-        fail_room(*room, Failure{FailureCode::kWriteUnknown, FailureWhere::kPath,
+        fail_room(*room, Failure{FailureCode::kWriteUnknown,
+                                 FailureWhere::kPath,
                                  fmt::format("the outcome of a write of {} bytes is not known by "
                                              "its deadline (write_timeout_ms {})",
                                              tracked->write.length, options_.write_timeout_ms),
-                                 {}, -1});
+                                 {},
+                                 -1});
       }
       if (target != nullptr) {
         target->has_unknown = true;
@@ -363,17 +373,19 @@ void PrefillProtocol::completed(const layout::WriteCompletion& completion) {
   }
 }
 
-// The range was never claimed, so a new ticket may take it (rule 5); a fenced grant refuses that one,
-// too, and its Abort is on the way.
+// The range was never claimed, so a new ticket may take it (rule 5); a fenced grant refuses that
+// one, too, and its Abort is on the way.
 void PrefillProtocol::repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked) {
   SessionRecord& record = *records_.at(target.epoch);
   if (tracked.posts >= kMaxPostsOfOneRange || record.over) {
-    fail_room(room, Failure{FailureCode::kWriteRefused, FailureWhere::kPeer,
+    fail_room(room, Failure{FailureCode::kWriteRefused,
+                            FailureWhere::kPeer,
                             fmt::format("the target refused a write of {} bytes to item {} of "
                                         "region {} {} times",
                                         tracked.write.length, tracked.write.target_item,
                                         tracked.write.target_region.value(), tracked.posts),
-                            {}, -1});
+                            {},
+                            -1});
     return;
   }
   sink_->count("writes_posted_again");
@@ -397,9 +409,9 @@ void PrefillProtocol::on(WritesQuiet& event) {
       continue;
     }
     PrefillRoom* room = find(tracked->sender);
-    Target* target = room == nullptr ? nullptr
-                                     : room->find(event.session, tracked->write.slot,
-                                                  tracked->write.generation);
+    Target* target =
+        room == nullptr ? nullptr
+                        : room->find(event.session, tracked->write.slot, tracked->write.generation);
     settle_ticket(record, target, room, ticket);
     drop_record_if_idle(event.session);
   }
@@ -421,8 +433,8 @@ void PrefillProtocol::settle_ticket(SessionRecord& record, Target* target, Prefi
   drop_record_if_idle(epoch);
 }
 
-// Done is the commit (rule 5): every ticket of this writer under the grant has landed while its source
-// was held.
+// Done is the commit (rule 5): every ticket of this writer under the grant has landed while its
+// source was held.
 void PrefillProtocol::commit_if_landed(PrefillRoom& room, Target& target) {
   if (room.is_terminal() || target.state != TargetState::kPosting || !target.posted_all ||
       target.outstanding > 0) {
@@ -431,8 +443,8 @@ void PrefillProtocol::commit_if_landed(PrefillRoom& room, Target& target) {
   enter(target, TargetTrigger::kAllLanded);
   if (!config_.transport_class.target_executes_copy) {
     sessions_.send(target.epoch,
-                   wire::Progress{target.grant.attempt, target.grant.slot,
-                                  target.grant.generation, 0, room.page_count},
+                   wire::Progress{target.grant.attempt, target.grant.slot, target.grant.generation,
+                                  0, room.page_count},
                    Urgency::kNormal, target.grant.attempt, now_, *sink_);
   }
   wire::Done done;
@@ -459,10 +471,10 @@ void PrefillProtocol::drain_if_settled(PrefillRoom& room, Target& target) {
   }
   if (target.state == TargetState::kDrained && !target.drained_sent) {
     target.drained_sent = true;
-    sessions_.send(target.epoch,
-                   wire::Drained{target.grant.attempt, target.grant.slot, target.grant.generation,
-                                 true},
-                   Urgency::kUrgent, target.grant.attempt, now_, *sink_);
+    sessions_.send(
+        target.epoch,
+        wire::Drained{target.grant.attempt, target.grant.slot, target.grant.generation, true},
+        Urgency::kUrgent, target.grant.attempt, now_, *sink_);
   }
 }
 
@@ -497,8 +509,8 @@ void PrefillProtocol::handle(SessionEpoch epoch, const wire::Abort& abort) {
     forget_if_over(sender);
     return;
   }
-  // Its grant never came, waits for its sender, or belongs to a sender that is over: nothing of it will
-  // be written, and decode is told so.
+  // Its grant never came, waits for its sender, or belongs to a sender that is over: nothing of it
+  // will be written, and decode is told so.
   drop_unopened(epoch, abort.attempt);
   if (record.tombstones.find(abort.attempt) == nullptr) {
     record.tombstones.add(abort.attempt, Tombstone{cause});
@@ -530,8 +542,8 @@ void PrefillProtocol::handle(SessionEpoch epoch, const wire::Consumed& consumed)
   finish_if_consumed(*room);
 }
 
-// The fence ends every read of the source, too: what is still under way will land nowhere, and what is
-// unknown needs no other end (D2).
+// The fence ends every read of the source, too: what is still under way will land nowhere, and what
+// is unknown needs no other end (D2).
 void PrefillProtocol::handle(SessionEpoch epoch, const wire::Fenced& fenced) {
   SessionRecord& record = *records_.at(epoch);
   const auto found = record.attempts.find(fenced.attempt);
@@ -541,9 +553,8 @@ void PrefillProtocol::handle(SessionEpoch epoch, const wire::Fenced& fenced) {
     return;
   }
   target->fenced = true;
-  const bool all_fenced = std::ranges::all_of(room->targets, [](const auto& each) {
-    return each->fenced || each->outstanding == 0;
-  });
+  const bool all_fenced = std::ranges::all_of(
+      room->targets, [](const auto& each) { return each->fenced || each->outstanding == 0; });
   if (all_fenced) {
     room->gave_up = true;
     release_source(*room);

@@ -35,9 +35,9 @@ struct ProtocolConfig {
 struct PeerView {
   std::string endpoint;
   std::string instance;
-  std::string state;             // "dialling", "greeting", "live", "suspended", "ended"
+  std::string state;  // "dialling", "greeting", "live", "suspended", "ended"
   bool ready = false;
-  std::string reason;            // last cause when not ready
+  std::string reason;  // last cause when not ready
   SessionEpoch epoch;
   std::int64_t last_heard_ms = -1;
   std::uint64_t queued_messages = 0;
@@ -49,7 +49,7 @@ struct RoomView {
   Binding binding;
   AttemptId attempt;
   std::string state;
-  std::string grant_state;       // decode: the grant's; prefill: the targets', joined by commas
+  std::string grant_state;  // decode: the grant's; prefill: the targets', joined by commas
   std::int64_t age_ms = 0;
   std::uint64_t pages = 0;
 };
@@ -63,7 +63,7 @@ struct Snapshot {
   std::uint64_t returned_pages_total = 0;  // decode: left their grant (Success or release)
   std::uint64_t held_pages_total = 0;      // prefill: ever given to send()
   std::uint64_t released_pages_total = 0;  // prefill: ever released
-  std::uint64_t tickets = 0;     // prefill: posted and not settled
+  std::uint64_t tickets = 0;               // prefill: posted and not settled
   std::uint64_t tombstones = 0;
   std::vector<std::string> readiness_problems;  // quarantine at its cap, fence overdue
 };

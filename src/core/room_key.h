@@ -19,7 +19,6 @@ struct RoomKey {
 template <>
 struct std::hash<kvferry::core::RoomKey> {
   std::size_t operator()(const kvferry::core::RoomKey& key) const noexcept {
-    return std::hash<kvferry::RoomId>{}(key.room) * 31 +
-           std::hash<kvferry::Binding>{}(key.binding);
+    return std::hash<kvferry::RoomId>{}(key.room) * 31 + std::hash<kvferry::Binding>{}(key.binding);
   }
 };

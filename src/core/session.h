@@ -1,5 +1,5 @@
-// What the two sides of one session hold, and the peer process behind it. Data with no behaviour of its
-// own: SessionTable moves it.
+// What the two sides of one session hold, and the peer process behind it. Data with no behaviour of
+// its own: SessionTable moves it.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Session {
   wire::Secret secret{};
   Outbox outbox;
   ReceiveWindow inbox;
-  bool live = false;             // nonces have gone both ways
+  bool live = false;  // nonces have gone both ways
   bool acknowledge_due = false;
   // Set while the connection that we send on is lost; the session ends when the grace is over.
   std::optional<Instant> suspended_since;
@@ -43,22 +43,23 @@ struct Handshake {
   wire::Nonce peer_nonce{};
   wire::Secret own_half{};
   wire::Secret peer_half{};
-  SessionEpoch epoch;            // prefill draws it; decode learns it from the reply
-  wire::Message repeat;          // our last word, said again until the answer comes
+  SessionEpoch epoch;    // prefill draws it; decode learns it from the reply
+  wire::Message repeat;  // our last word, said again until the answer comes
   Instant gives_up_at;
 };
 
 struct Peer {
   PeerId id;
   PeerAddress address;
-  bool initiates = false;        // this side says hello (decode)
-  bool paired = false;           // wanted by keep_paired
+  bool initiates = false;              // this side says hello (decode)
+  bool paired = false;                 // wanted by keep_paired
   std::uint32_t interested_rooms = 0;  // rooms that wait for the session
   bool link_dialled = false;
   bool link_up = false;
   // No hello will ever succeed here: another process answers, or it was refused for good.
   bool unusable = false;
-  std::uint32_t wrong_keys = 0;  // handshakes in a row that somebody without the peer's key answered
+  std::uint32_t wrong_keys =
+      0;  // handshakes in a row that somebody without the peer's key answered
   Failure last_cause{FailureCode::kPeerUnreachable, FailureWhere::kPath, "not tried yet", {}, -1};
   Duration redial_after{};
   Instant last_heard;

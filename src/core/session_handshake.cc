@@ -93,8 +93,8 @@ void SessionTable::handle_handshake_message(const std::string& sender_key,
       epoch = ended->epoch;
     }
     peer = find_by_epoch(epoch);
-    const bool own = peer != nullptr &&
-                     (sender_key.empty() || sender_key == peer->address.public_key);
+    const bool own =
+        peer != nullptr && (sender_key.empty() || sender_key == peer->address.public_key);
     if (own && std::holds_alternative<wire::HelloConfirmed>(message)) {
       handle_hello_confirmed(*peer, epoch, now, sink);
       return;
@@ -117,8 +117,11 @@ void SessionTable::handle_handshake_message(const std::string& sender_key,
       }
       if (Peer* sender = find_by_key(sender_key); sender != nullptr) {
         say(*sender,
-            wire::SessionEnded{epoch, Failure{FailureCode::kPeerLost, FailureWhere::kPeer,
-                                              "the session has ended here", {}, -1}},
+            wire::SessionEnded{epoch, Failure{FailureCode::kPeerLost,
+                                              FailureWhere::kPeer,
+                                              "the session has ended here",
+                                              {},
+                                              -1}},
             sink);
       }
     }
@@ -133,16 +136,16 @@ std::optional<Failure> SessionTable::refuse_introduction(const wire::Introductio
   };
   if (peer.major != config_.self.major) {
     return refuse(FailureCode::kSessionRefused,
-                  fmt::format("protocol version: {}.{} here, {}.{} at the peer",
-                              config_.self.major, config_.self.minor, peer.major, peer.minor));
+                  fmt::format("protocol version: {}.{} here, {}.{} at the peer", config_.self.major,
+                              config_.self.minor, peer.major, peer.minor));
   }
   if (peer.role == config_.self.role) {
     return refuse(FailureCode::kSessionRefused,
                   fmt::format("role: both sides are {}", to_string(peer.role)));
   }
   if (const Status sound = layout::check_shape(peer.layout); !sound) {
-    return refuse(FailureCode::kLayoutMismatch, "the peer's layout is unsound: " +
-                                                    sound.error().what);
+    return refuse(FailureCode::kLayoutMismatch,
+                  "the peer's layout is unsound: " + sound.error().what);
   }
   if (const auto mismatch = layout::compare(config_.self.layout, peer.layout)) {
     return refuse(FailureCode::kLayoutMismatch, mismatch->to_text());
@@ -151,8 +154,8 @@ std::optional<Failure> SessionTable::refuse_introduction(const wire::Introductio
     if (config_.self.require_identical || peer.require_identical) {
       return refuse(FailureCode::kNumericsMismatch, mismatch->to_text());
     }
-    sink.note(fmt::format("numerics differ from {}: {}", peer.control_endpoint,
-                          mismatch->to_text()));
+    sink.note(
+        fmt::format("numerics differ from {}: {}", peer.control_endpoint, mismatch->to_text()));
   }
   if (choose_transport(peer).empty()) {
     return refuse(FailureCode::kSessionRefused, "no transport in common");
@@ -171,8 +174,8 @@ std::string SessionTable::choose_transport(const wire::Introduction& peer) const
   return {};
 }
 
-// Prefill. An old or repeated hello replaces nothing: a session that lives goes on until the nonce of
-// this handshake has come back.
+// Prefill. An old or repeated hello replaces nothing: a session that lives goes on until the nonce
+// of this handshake has come back.
 void SessionTable::handle_hello(const std::string& sender_key, const wire::Hello& hello,
                                 Instant now, ActionSink& sink) {
   const PeerAddress address{hello.self.control_endpoint, sender_key};
@@ -306,8 +309,9 @@ void SessionTable::handle_hello_refused(Peer& peer, const wire::HelloRefused& re
   fail_hello(peer, cause, true, now, sink);
 }
 
-// for_good: the two can't be a pair as they are; asked again only at the slowest pace, since the peer
-// may be restarted with other settings at the same address (in plain mode even with the same identity).
+// for_good: the two can't be a pair as they are; asked again only at the slowest pace, since the
+// peer may be restarted with other settings at the same address (in plain mode even with the same
+// identity).
 void SessionTable::fail_hello(Peer& peer, const Failure& cause, bool for_good, Instant now,
                               ActionSink& sink) {
   if (peer.session != nullptr) {
@@ -372,8 +376,7 @@ void SessionTable::go_live(Peer& peer, Instant now) {
   timers_.cancel({TimerKind::kHello, peer.id});
   timers_.cancel({TimerKind::kHandshake, peer.id});
   timers_.cancel({TimerKind::kGrace, peer.id});
-  timers_.set({TimerKind::kHeartbeat, peer.id},
-              now + milliseconds(options_.heartbeat_interval_ms));
+  timers_.set({TimerKind::kHeartbeat, peer.id}, now + milliseconds(options_.heartbeat_interval_ms));
   outputs_.emplace_back(SessionStarted{peer.session->epoch, peer.id});
 }
 
@@ -412,8 +415,9 @@ void SessionTable::handle_resume(Peer& peer, const wire::Resume& resumption, Ins
   }
   session.last_heard = peer.last_heard = now;
   // Without a connection of our own the answer waits for it: the peer asks again.
-  say(peer, wire::Resumed{session.epoch, resumption.nonce,
-                          resume_proof(session, true, resumption.nonce)}, sink);
+  say(peer,
+      wire::Resumed{session.epoch, resumption.nonce, resume_proof(session, true, resumption.nonce)},
+      sink);
 }
 
 void SessionTable::handle_resumed(Peer& peer, const wire::Resumed& resumed, Instant now,

@@ -32,6 +32,11 @@ const Session* SessionTable::live_session_of(PeerId id) const {
   return live ? found->session.get() : nullptr;
 }
 
+const Session* SessionTable::live_session_at(const PeerAddress& address) const {
+  const auto found = by_identity_.find(identity_of(address));
+  return found == by_identity_.end() ? nullptr : live_session_of(found->second);
+}
+
 const Peer* SessionTable::peer(PeerId id) const {
   const auto found = peers_.find(id);
   return found == peers_.end() ? nullptr : found->second.get();
@@ -164,9 +169,8 @@ void SessionTable::let_go_if_unwanted(PeerId id, Instant, ActionSink& sink) {
       (!peer->initiates && peer->handshake != nullptr)) {
     return;
   }
-  for (const TimerKind kind :
-       {TimerKind::kRedial, TimerKind::kHello, TimerKind::kHandshake, TimerKind::kGrace,
-        TimerKind::kHeartbeat, TimerKind::kRepeat}) {
+  for (const TimerKind kind : {TimerKind::kRedial, TimerKind::kHello, TimerKind::kHandshake,
+                               TimerKind::kGrace, TimerKind::kHeartbeat, TimerKind::kRepeat}) {
     timers_.cancel({kind, id});
   }
   dirty_.erase(id);
@@ -246,11 +250,11 @@ void SessionTable::schedule_redial(Peer& peer, Instant now, ActionSink& sink) {
   }
   const auto after = static_cast<std::uint64_t>(peer.redial_after.count());
   // Between half and the whole, so that many peers don't redial in step.
-  const Duration jittered{static_cast<Duration::rep>(
-      after / 2 + environment_.random_u64() % (after / 2 + 1))};
+  const Duration jittered{
+      static_cast<Duration::rep>(after / 2 + environment_.random_u64() % (after / 2 + 1))};
   timers_.set({TimerKind::kRedial, peer.id}, now + jittered);
-  peer.redial_after = std::min<Duration>(peer.redial_after * 2,
-                                         milliseconds(options_.redial_max_ms));
+  peer.redial_after =
+      std::min<Duration>(peer.redial_after * 2, milliseconds(options_.redial_max_ms));
 }
 
 void SessionTable::handle_link_up(PeerId id, Instant now, ActionSink& sink) {
@@ -289,8 +293,7 @@ void SessionTable::handle_link_down(const LinkDown& event, Instant now, ActionSi
     if (peer->session != nullptr && peer->session->live) {
       if (!peer->session->suspended_since) {
         peer->session->suspended_since = now;
-        timers_.set({TimerKind::kGrace, peer->id},
-                    now + milliseconds(options_.session_grace_ms));
+        timers_.set({TimerKind::kGrace, peer->id}, now + milliseconds(options_.session_grace_ms));
       }
       sink.count("connections_lost");
     } else if (peer->session != nullptr) {
@@ -323,8 +326,10 @@ void SessionTable::handle_link_down(const LinkDown& event, Instant now, ActionSi
 
 void SessionTable::resume(Peer& peer, Instant now, ActionSink& sink) {
   const Session& session = *peer.session;
-  say(peer, wire::Resume{session.epoch, session.resume_nonce,
-                         resume_proof(session, false, session.resume_nonce)}, sink);
+  say(peer,
+      wire::Resume{session.epoch, session.resume_nonce,
+                   resume_proof(session, false, session.resume_nonce)},
+      sink);
   timers_.set({TimerKind::kHello, peer.id}, now + milliseconds(options_.retransmit_min_ms));
 }
 
@@ -389,9 +394,11 @@ void SessionTable::handle_frame(FrameArrived& event, Instant now, ActionSink& si
     sink.count("stale_messages", frame.messages.size());
     if (Peer* sender = find_by_key(event.sender_key); sender != nullptr && sender->link_up) {
       say(*sender,
-          wire::SessionEnded{frame.session,
-                             Failure{FailureCode::kPeerLost, FailureWhere::kPeer,
-                                     "the session is not known here any more", {}, -1}},
+          wire::SessionEnded{frame.session, Failure{FailureCode::kPeerLost,
+                                                    FailureWhere::kPeer,
+                                                    "the session is not known here any more",
+                                                    {},
+                                                    -1}},
           sink);
     }
     return;
@@ -505,12 +512,12 @@ void SessionTable::handle_timer(const TimerKey& key, Instant now, ActionSink& si
         }
       } else if (peer->handshake != nullptr) {
         if (now >= peer->handshake->gives_up_at) {
-          fail_hello(*peer,
-                     Failure{FailureCode::kPeerUnreachable, FailureWhere::kPeer,
-                             fmt::format("no answer to the hello within {} ms",
-                                         options_.hello_timeout_ms),
-                             peer->address.endpoint, -1},
-                     false, now, sink);
+          fail_hello(
+              *peer,
+              Failure{FailureCode::kPeerUnreachable, FailureWhere::kPeer,
+                      fmt::format("no answer to the hello within {} ms", options_.hello_timeout_ms),
+                      peer->address.endpoint, -1},
+              false, now, sink);
         } else {
           say(*peer, peer->handshake->repeat, sink);
           timers_.set(key, now + milliseconds(options_.retransmit_min_ms));
@@ -575,8 +582,8 @@ void SessionTable::flush(Instant now, ActionSink& sink) {
   while (!dirty_.empty()) {
     const PeerId id = *dirty_.begin();
     dirty_.erase(dirty_.begin());
-    if (Peer* peer = find_peer(id); peer != nullptr && peer->session != nullptr &&
-                                    peer->session->live) {
+    if (Peer* peer = find_peer(id);
+        peer != nullptr && peer->session != nullptr && peer->session->live) {
       flush_peer(*peer, now, sink);
     }
   }

@@ -1,6 +1,6 @@
 // Peers and sessions of one process: dialling, the hello, numbering, acknowledgement, repetition,
-// heartbeats, the grace for lost connections, and the end. Knows nothing of rooms: what concerns them
-// comes out of take_outputs(), in order.
+// heartbeats, the grace for lost connections, and the end. Knows nothing of rooms: what concerns
+// them comes out of take_outputs(), in order.
 //
 // Methods are of four kinds: getters; handle_*() for what came in; commands; and the outputs.
 #pragma once
@@ -55,6 +55,7 @@ class SessionTable {
   // --- getters ---
   const Session* find(SessionEpoch epoch) const;      // live ones only
   const Session* live_session_of(PeerId peer) const;  // nullptr when there is none
+  const Session* live_session_at(const PeerAddress& address) const;
   const Peer* peer(PeerId id) const;
   const Peer* peer_of(SessionEpoch epoch) const;
   bool has_unsettled(SessionEpoch epoch, AttemptId attempt) const;
@@ -69,7 +70,8 @@ class SessionTable {
   void handle_timers(Instant now, ActionSink& sink);
 
   // --- commands ---
-  // Decode: a peer that this side says hello to; dials it when it is new. nullopt: max_peers reached.
+  // Decode: a peer that this side says hello to; dials it when it is new. nullopt: max_peers
+  // reached.
   std::optional<PeerId> want_peer(const PeerAddress& address, Instant now, ActionSink& sink);
   void add_interest(PeerId peer);
   void drop_interest(PeerId peer, Instant now, ActionSink& sink);
@@ -94,7 +96,7 @@ class SessionTable {
     kHandshake,  // prefill: forget a hello that was not confirmed
     kGrace,      // a suspended session ends; prefill: a peer without a session is let go
     kHeartbeat,
-    kRepeat      // unacknowledged messages
+    kRepeat  // unacknowledged messages
   };
   struct TimerKey {
     TimerKind kind;
@@ -150,7 +152,7 @@ class SessionTable {
   std::map<PeerId, std::unique_ptr<Peer>> peers_;
   std::unordered_map<std::string, PeerId> by_identity_;
   std::unordered_map<SessionEpoch, PeerId> by_epoch_;
-  std::set<PeerId> dirty_;       // have something to flush
+  std::set<PeerId> dirty_;  // have something to flush
   TimerQueue<TimerKey> timers_;
   PeerId next_peer_{1};
   std::vector<SessionOutput> outputs_;

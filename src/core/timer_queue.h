@@ -1,5 +1,5 @@
-// Deadlines by key. Setting a key again replaces its deadline, so a late expiry of an old one can't be
-// seen (no generations needed: the queue is single-threaded and is asked, never called back).
+// Deadlines by key. Setting a key again replaces its deadline, so a late expiry of an old one can't
+// be seen (no generations needed: the queue is single-threaded and is asked, never called back).
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// Memory of attempts that ended on prefill, per session: a late grant or abort of one of them changes
-// nothing and is answered. Bounded by decode's low-water mark, not by time (S12).
+// Memory of attempts that ended on prefill, per session: a late grant or abort of one of them
+// changes nothing and is answered. Bounded by decode's low-water mark, not by time (S12).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ class Tombstones {
   AttemptId mark() const { return mark_; }
   bool is_below_mark(AttemptId attempt) const { return attempt < mark_; }
 
-  // False at the limit, and nothing is added: the caller refuses new grants until the mark has risen.
+  // False at the limit, and nothing is added: the caller refuses new grants until the mark has
+  // risen.
   bool add(AttemptId attempt, Tombstone tombstone);
   const Tombstone* find(AttemptId attempt) const;
   // Whether there is no place left for in_use attempts that will end later.

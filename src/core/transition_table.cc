@@ -81,62 +81,94 @@ std::optional<TargetState> next_state(TargetState from, TargetTrigger trigger) {
 
 std::string_view to_string(RoomTrigger trigger) {
   switch (trigger) {
-    case RoomTrigger::kPeersReady: return "peers-ready";
-    case RoomTrigger::kStarted: return "started";
-    case RoomTrigger::kCompleted: return "completed";
-    case RoomTrigger::kFailed: return "failed";
+    case RoomTrigger::kPeersReady:
+      return "peers-ready";
+    case RoomTrigger::kStarted:
+      return "started";
+    case RoomTrigger::kCompleted:
+      return "completed";
+    case RoomTrigger::kFailed:
+      return "failed";
   }
   return "?";
 }
 
 std::string_view to_string(GrantState state) {
   switch (state) {
-    case GrantState::kNone: return "none";
-    case GrantState::kGranted: return "granted";
-    case GrantState::kCovered: return "covered";
-    case GrantState::kFenced: return "fenced";
-    case GrantState::kQuiet: return "quiet";
-    case GrantState::kTornDown: return "torn-down";
-    case GrantState::kRevoking: return "revoking";
-    case GrantState::kConsumed: return "consumed";
-    case GrantState::kFree: return "free";
+    case GrantState::kNone:
+      return "none";
+    case GrantState::kGranted:
+      return "granted";
+    case GrantState::kCovered:
+      return "covered";
+    case GrantState::kFenced:
+      return "fenced";
+    case GrantState::kQuiet:
+      return "quiet";
+    case GrantState::kTornDown:
+      return "torn-down";
+    case GrantState::kRevoking:
+      return "revoking";
+    case GrantState::kConsumed:
+      return "consumed";
+    case GrantState::kFree:
+      return "free";
   }
   return "?";
 }
 
 std::string_view to_string(GrantTrigger trigger) {
   switch (trigger) {
-    case GrantTrigger::kGrant: return "grant";
-    case GrantTrigger::kCoverageFull: return "coverage-full";
-    case GrantTrigger::kFenceDone: return "fence-done";
-    case GrantTrigger::kAllQuiet: return "all-quiet";
-    case GrantTrigger::kTornDown: return "torn-down";
-    case GrantTrigger::kRevoke: return "revoke";
-    case GrantTrigger::kSucceed: return "succeed";
-    case GrantTrigger::kRelease: return "release";
+    case GrantTrigger::kGrant:
+      return "grant";
+    case GrantTrigger::kCoverageFull:
+      return "coverage-full";
+    case GrantTrigger::kFenceDone:
+      return "fence-done";
+    case GrantTrigger::kAllQuiet:
+      return "all-quiet";
+    case GrantTrigger::kTornDown:
+      return "torn-down";
+    case GrantTrigger::kRevoke:
+      return "revoke";
+    case GrantTrigger::kSucceed:
+      return "succeed";
+    case GrantTrigger::kRelease:
+      return "release";
   }
   return "?";
 }
 
 std::string_view to_string(TargetState state) {
   switch (state) {
-    case TargetState::kGranted: return "granted";
-    case TargetState::kPosting: return "posting";
-    case TargetState::kDone: return "done";
-    case TargetState::kConsumed: return "consumed";
-    case TargetState::kGivenUp: return "given-up";
-    case TargetState::kDrained: return "drained";
+    case TargetState::kGranted:
+      return "granted";
+    case TargetState::kPosting:
+      return "posting";
+    case TargetState::kDone:
+      return "done";
+    case TargetState::kConsumed:
+      return "consumed";
+    case TargetState::kGivenUp:
+      return "given-up";
+    case TargetState::kDrained:
+      return "drained";
   }
   return "?";
 }
 
 std::string_view to_string(TargetTrigger trigger) {
   switch (trigger) {
-    case TargetTrigger::kFirstPost: return "first-post";
-    case TargetTrigger::kAllLanded: return "all-landed";
-    case TargetTrigger::kConsumed: return "consumed";
-    case TargetTrigger::kGiveUp: return "give-up";
-    case TargetTrigger::kSettled: return "settled";
+    case TargetTrigger::kFirstPost:
+      return "first-post";
+    case TargetTrigger::kAllLanded:
+      return "all-landed";
+    case TargetTrigger::kConsumed:
+      return "consumed";
+    case TargetTrigger::kGiveUp:
+      return "give-up";
+    case TargetTrigger::kSettled:
+      return "settled";
   }
   return "?";
 }

@@ -1,6 +1,6 @@
-// The life of a room, of a grant (decode) and of a target (prefill) as data. The protocols move state
-// only through next_state(); a pair that is not listed is a bug of ours and is reported as one. A test
-// prints the tables and compares them with the stored copy (tests/unit/core/golden/).
+// The life of a room, of a grant (decode) and of a target (prefill) as data. The protocols move
+// state only through next_state(); a pair that is not listed is a bug of ours and is reported as
+// one. A test prints the tables and compares them with the stored copy (tests/unit/core/golden/).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,15 @@ enum class RoomTrigger : std::uint8_t { kPeersReady, kStarted, kCompleted, kFail
 
 // Decode's grant; quarantine is the sum of all pages in kRevoking (design section 5).
 enum class GrantState : std::uint8_t {
-  kNone, kGranted, kCovered, kFenced, kQuiet, kTornDown, kRevoking, kConsumed, kFree
+  kNone,
+  kGranted,
+  kCovered,
+  kFenced,
+  kQuiet,
+  kTornDown,
+  kRevoking,
+  kConsumed,
+  kFree
 };
 enum class GrantTrigger : std::uint8_t {
   kGrant,         // pages given, slots open at the transport
@@ -32,9 +40,7 @@ enum class GrantTrigger : std::uint8_t {
 };
 
 // Prefill's side of one grant.
-enum class TargetState : std::uint8_t {
-  kGranted, kPosting, kDone, kConsumed, kGivenUp, kDrained
-};
+enum class TargetState : std::uint8_t { kGranted, kPosting, kDone, kConsumed, kGivenUp, kDrained };
 enum class TargetTrigger : std::uint8_t { kFirstPost, kAllLanded, kConsumed, kGiveUp, kSettled };
 
 template <typename State, typename Trigger>

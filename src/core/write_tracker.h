@@ -1,5 +1,5 @@
-// Posted writes that are not settled: from post until landed, refused or quiet (rule 2). Tickets are
-// numbered per session and never reused.
+// Posted writes that are not settled: from post until landed, refused or quiet (rule 2). Tickets
+// are numbered per session and never reused.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace kvferry::core {
 struct TrackedWrite {
   SenderId sender;
   layout::Write write;
-  bool unknown = false;      // its outcome was not known in time; only quiet can follow
-  std::uint8_t posts = 1;    // this ticket's place among those posted for the same range
+  bool unknown = false;    // its outcome was not known in time; only quiet can follow
+  std::uint8_t posts = 1;  // this ticket's place among those posted for the same range
 };
 
 class WriteTracker {
@@ -34,8 +34,7 @@ class WriteTracker {
   std::vector<TicketId> unknown_under(GrantSlot slot, Generation generation) const {
     std::vector<TicketId> tickets;
     for (const auto& [ticket, tracked] : writes_) {
-      if (tracked.unknown && tracked.write.slot == slot &&
-          tracked.write.generation == generation) {
+      if (tracked.unknown && tracked.write.slot == slot && tracked.write.generation == generation) {
         tickets.push_back(ticket);
       }
     }

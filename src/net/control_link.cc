@@ -470,7 +470,7 @@ void ZmqControlLink::serve_monitor(Link& link) {
         break;
       case DialStep::kDenied:
         // The peer lives and has the key it should have: it has not heard of us yet, or no more.
-        lose(link, LinkLost::Why::kClosed);
+        lose(link, LinkLost::Why::kDenied);
         return;
       case DialStep::kBroken:
         on_broken(link);

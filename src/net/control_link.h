@@ -1,6 +1,7 @@
-// The control link: ZeroMQ sockets of one manager, all owned by the one thread that calls this class
-// (the driver). One bound ROUTER receives; one DEALER per peer sends. How libzmq 4.3.4 behaves, and
-// why each option is set, stands in docs/architecture.md and in control_link.cc beside the option.
+// The control link: ZeroMQ sockets of one manager, all owned by the one thread that calls this
+// class (the driver). One bound ROUTER receives; one DEALER per peer sends. How libzmq 4.3.4
+// behaves, and why each option is set, stands in docs/architecture.md and in control_link.cc beside
+// the option.
 //
 // Not thread-safe; no method blocks except wait().
 #pragma once
@@ -27,8 +28,8 @@ struct CurveKeys {
 
 struct ControlLinkConfig {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 0;             // 0: any free port
-  bool curve = true;                  // false: loopback only
+  std::uint16_t port = 0;  // 0: any free port
+  bool curve = true;       // false: loopback only
   CurveKeys keys;
   std::uint32_t max_peers = 1'024;
   std::uint32_t max_message_bytes = 4U << 20;
@@ -42,16 +43,17 @@ struct LinkConnected {
 };
 // The DEALER is gone and was destroyed with what it held. The core redials or gives up.
 struct LinkLost {
-  enum class Why : std::uint8_t { kRefused, kClosed, kHandshakeFailed };
+  // kDenied: the peer lives and has its key, but does not allow ours (yet).
+  enum class Why : std::uint8_t { kRefused, kClosed, kHandshakeFailed, kDenied };
   PeerId peer;
   Why why = Why::kClosed;
 };
 struct LinkFrame {
-  std::string sender_key;             // Z85 key proven by CURVE; empty in plain mode
+  std::string sender_key;  // Z85 key proven by CURVE; empty in plain mode
   std::vector<std::uint8_t> bytes;
 };
-// A connection attempt with a key that is not allowed. Counted; may be a peer that the registry lists
-// but this process has not heard of yet.
+// A connection attempt with a key that is not allowed. Counted; may be a peer that the registry
+// lists but this process has not heard of yet.
 struct LinkStranger {
   std::string public_key;
 };
@@ -61,7 +63,10 @@ struct LinkMalformed {
 };
 using LinkEvent = std::variant<LinkConnected, LinkLost, LinkFrame, LinkStranger, LinkMalformed>;
 
-enum class LinkPriority : std::uint8_t { kUrgent, kNormal };  // urgent: heartbeat, abort, drained, acks
+enum class LinkPriority : std::uint8_t {
+  kUrgent,
+  kNormal
+};  // urgent: heartbeat, abort, drained, acks
 enum class LinkSend : std::uint8_t { kQueued, kQueueFull, kNotConnected };
 
 class ControlLink {
@@ -71,7 +76,7 @@ class ControlLink {
   static Result<std::unique_ptr<ControlLink>> open(ControlLinkConfig config, IsAllowed is_allowed);
   virtual ~ControlLink() = default;
 
-  virtual std::string endpoint() const = 0;   // host:port that the ROUTER is bound to
+  virtual std::string endpoint() const = 0;  // host:port that the ROUTER is bound to
 
   // Makes a new DEALER for the peer; one that exists is destroyed first, with its queue.
   virtual Status dial(PeerId peer, const PeerAddress& address) = 0;
@@ -80,7 +85,8 @@ class ControlLink {
   virtual LinkSend send(PeerId peer, std::vector<std::uint8_t> frame, LinkPriority priority) = 0;
 
   // Waits until there is something to report, timeout passes or wake_fd is readable; appends to
-  // events (at most max_events; the rest comes with the next call). A negative timeout waits for ever.
+  // events (at most max_events; the rest comes with the next call). A negative timeout waits for
+  // ever.
   virtual void wait(Duration timeout, int wake_fd, std::vector<LinkEvent>& events,
                     std::size_t max_events = 4'096) = 0;
 };

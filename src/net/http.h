@@ -19,10 +19,10 @@ struct HttpHeaders {
 
 struct HttpRequest {
   std::string method = "GET";
-  std::string target;          // path and query, as received
+  std::string target;  // path and query, as received
   HttpHeaders headers;
   std::string body;
-  std::string remote;          // host:port of the client, on the server side
+  std::string remote;  // host:port of the client, on the server side
 
   std::string_view path() const;
   // Decoded value of a query parameter, empty when absent.

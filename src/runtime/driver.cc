@@ -234,6 +234,9 @@ void Driver::add_link_event(net::LinkLost&& lost) {
     case net::LinkLost::Why::kHandshakeFailed:
       why = Why::kWrongKey;
       break;
+    case net::LinkLost::Why::kDenied:
+      why = Why::kDenied;
+      break;
   }
   events_.emplace_back(core::LinkDown{lost.peer, why});
   parts_.bootstrap.invalidate();

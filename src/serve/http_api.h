@@ -23,7 +23,8 @@ std::string_view to_string(ServeRole role);
 // What the routes look at. Pointers are null where the role has no such thing; all outlive the API.
 struct ApiContext {
   ServeRole role = ServeRole::kBoth;
-  std::string instance;  // name in the registry, by which routers know a prefill server; may be empty
+  std::string
+      instance;  // name in the registry, by which routers know a prefill server; may be empty
   const Engine* engine = nullptr;
   Scheduler* scheduler = nullptr;
   const PagePool* pool = nullptr;

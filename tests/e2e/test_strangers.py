@@ -43,24 +43,28 @@ def read_to_end(stream):
 
 def test_a_plain_text_client_gets_nothing(cluster):
     endpoint = control_endpoint(cluster)
+    # READY, and then a message of one frame as a peer without encryption would send it.
+    ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
     with dial(endpoint) as stream:
-        stream.sendall(greeting(b"NULL"))
-        # READY, and then a message of one frame as a peer without encryption would send it.
-        ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
-        stream.sendall(b"\x04" + bytes([len(ready)]) + ready)
-        stream.sendall(b"\x00\x05hello")
+        try:
+            stream.sendall(greeting(b"NULL"))
+            stream.sendall(b"\x04" + bytes([len(ready)]) + ready)
+            stream.sendall(b"\x00\x05hello")
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # refused before it was all said
         got = read_to_end(stream)
-    # At most the greeting that every connection starts with, and a refusal; a reset may swallow both.
-    assert not got or got[:10] == SIGNATURE
+    # At most the greeting that every connection starts with; a reset may swallow even that.
     assert b"READY" not in got
-    assert len(got) <= 64 + 64, got
+    assert len(got) <= 64, got
+    assert not got or got[0] == SIGNATURE[0], got
     assert cluster.complete("meanwhile").status == 200
 
 
 def test_other_protocols_on_the_control_port(cluster):
     endpoint = control_endpoint(cluster)
-    for opening in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-                    os.urandom(512), SIGNATURE + b"\xff" * 200):
+    for opening in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+                    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", os.urandom(512),
+                    SIGNATURE + b"\xff" * 200):
         with dial(endpoint) as stream:
             try:
                 stream.sendall(opening)

@@ -215,6 +215,21 @@ TEST_F(AbortDialogue, TheSendersCellWinsAgainstSuccess) {
 }
 
 // Both sides of one room end; every other rank hears the same first cause (rule 17).
+// Decode doesn't know yet who the prefill ranks are; they hear of it once the registry has
+// answered.
+TEST_F(AbortDialogue, BeforeTheRegistryAnswersReachesTheSenderAfterwards) {
+  engines();
+  transfer(name_room(9));
+  const RoomPair pair = reach(Stage::kUnresolved);
+  d().abort(pair.receiver);
+  world.run_for(50);
+  expect_status(p(), pair.sender, KvPoll::kBootstrapping);
+  heal();
+  world.run_for(50);
+  expect_failed(p(), pair.sender, FailureCode::kAborted);
+  expect_rest();
+}
+
 TEST_F(AbortDialogue, AllRanksHearTheSameCause) {
   engines(2, 2);
   world.fabric().on_write = [](const PostedWrite&) { return WriteFate::kHold; };

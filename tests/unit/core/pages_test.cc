@@ -45,6 +45,20 @@ TEST_F(Fences, AnOverdueFenceFreesNothingAndReadinessShowsIt) {
   expect_rest();
 }
 
+// The caller's mistake must not make a page look free that a writer still writes (rule 4).
+TEST(PageLedger, APageInAnotherGrantIsRefusedAndNotHandedBack) {
+  const std::vector granted{PageIndex(3), PageIndex(4)};
+  PageLedger ledger;
+  ASSERT_TRUE(ledger.grant(GrantId(1), GrantedPages{granted, 0, {7}}));
+  const GrantedPages wanted{{PageIndex(99), PageIndex(4)}, 0, {7, 8}};
+  EXPECT_FALSE(ledger.grant(GrantId(2), wanted));
+  const GrantedPages rest = ledger.not_granted(wanted);
+  EXPECT_EQ(rest.pages, std::vector{PageIndex(99)});
+  EXPECT_EQ(rest.aux_slot, -1);
+  EXPECT_EQ(rest.state_slots, std::vector<std::uint32_t>{8});
+  EXPECT_TRUE(ledger.is_consistent());
+}
+
 TEST_F(Fences, AFenceOfAnotherGrantIsCounted) {
   engines();
   const RoomPair pair = reach(Stage::kWriting);

@@ -259,6 +259,7 @@ void Process::release_pages(ReleasePages released) {
 
 void Process::resolve_prefill(ResolvePrefill query) {
   if (!registry_answers) {
+    unanswered_.push_back(std::move(query));
     return;
   }
   world_.after(milliseconds(1), [this, receiver = query.receiver] {
@@ -268,6 +269,13 @@ void Process::resolve_prefill(ResolvePrefill query) {
       receive(PrefillResolved{receiver, world_.prefill_rows()});
     }
   });
+}
+
+void Process::let_registry_answer() {
+  registry_answers = true;
+  for (ResolvePrefill& query : std::exchange(unanswered_, {})) {
+    resolve_prefill(std::move(query));
+  }
 }
 
 void Process::dial_peer(DialPeer dial) { world_.links().dial(*this, dial); }

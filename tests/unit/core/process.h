@@ -97,7 +97,9 @@ class Process final : public ActionSink, public Environment {
   const wire::Introduction& self() const { return self_; }
 
   // --- a test's wishes ---
+  // False: queries wait, since each of them is answered once (core/action.h).
   bool registry_answers = true;
+  void let_registry_answer();
   std::optional<Failure> registry_failure;
   std::optional<Failure> data_session_refusal;
   std::optional<Failure> aux_verdict;  // unset: the real check of the record
@@ -129,6 +131,7 @@ class Process final : public ActionSink, public Environment {
   wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override;
 
  private:
+  std::vector<ResolvePrefill> unanswered_;
   void expect_closed(const Cell& cell, const char* when) const;
 
   World& world_;

@@ -107,7 +107,7 @@ RoomPair Scenario::reach(Stage stage, RoomName room) {
 
 void Scenario::heal() {
   for (Process* process : world.living()) {
-    process->registry_answers = true;
+    process->let_registry_answer();
   }
   world.links().on_frame = nullptr;
   world.links().unblock();

@@ -169,7 +169,7 @@ TEST(ControlLink, StrangerGetsNothing) {
   EXPECT_EQ(b->all<LinkStranger>().front()->public_key, a->keys.public_key);
   EXPECT_TRUE(a->all<LinkConnected>().empty());
   // The peer lives; it just does not know this key yet, so that this is no evidence against it.
-  EXPECT_EQ(a->all<LinkLost>().front()->why, LinkLost::Why::kClosed);
+  EXPECT_EQ(a->all<LinkLost>().front()->why, LinkLost::Why::kDenied);
   EXPECT_EQ(a->link->send(PeerId(1), bytes_of("x"), LinkPriority::kUrgent),
             LinkSend::kNotConnected);
   ASSERT_TRUE(connect(*a, *b, PeerId(2)));
