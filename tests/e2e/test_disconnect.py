@@ -18,6 +18,7 @@ def send(address, body):
 
 def test_in_mid_transfer(slow_cluster):
     cluster = slow_cluster
+
     def failed():
         rooms = fleets.ask(cluster.prefill.address, "/v1/kvferry/rooms").json()["rooms"]
         return sum(room["outcome"] == "failed" for room in rooms)

@@ -58,6 +58,10 @@ TEST_P(FailureAt, PrefillRestarts) {
     expect_success(d(), pair.receiver);
   } else if (GetParam() > Stage::kGreeting) {
     expect_failed(d(), pair.receiver, FailureCode::kPeerRestarted);
+  } else {
+    // It now waits for a sender that died with the former life; its caller needs the pages.
+    d().abort(pair.receiver);
+    world.run_for(50);
   }
   // L3, L4: the next room needs nobody's help.
   const RoomPair next = transfer(name_room(50));
