@@ -65,7 +65,8 @@ class KvManager {
   KvManager& operator=(const KvManager&) = delete;
 
   // Fills statuses[i] with the status of handle ids[i] (KvSender::id() or KvReceiver::id()); an id
-  // that is unknown or was cleared reads kFailed. Loads only.
+  // that is unknown or was cleared reads kFailed. A receiver's kSuccess passes its pages as poll()
+  // does.
   void poll_many(std::span<const std::uint64_t> ids, std::span<KvPoll> statuses) const;
 
   // Pages released since the last call, in order of release. The caller owns them from here on.

@@ -26,8 +26,7 @@ struct RegistryRow {
   std::string public_key;  // Z85, empty in plain mode
   Incarnation incarnation;
   EngineEpoch engine_epoch;
-  std::string http_address;  // host:port of the server's API, for people and routers; may be empty
-  std::string signature;     // hexadecimal HMAC of the row by its owner, empty without a token
+  std::string signature;  // hexadecimal HMAC of the row by its owner, empty without a token
   friend bool operator==(const RegistryRow&, const RegistryRow&) = default;
 };
 

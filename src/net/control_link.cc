@@ -31,7 +31,7 @@ constexpr std::size_t kCopyBytes = 512;
 
 // What an epoll entry stands for; the serial number of its link stands above these bits, so that an
 // entry of a link that went in the same batch finds nothing.
-enum class Source : std::uint64_t { kListener, kZap, kMonitor, kDealer, kProbe };
+enum class Source : std::uint64_t { kListener, kHandshakes, kZap, kMonitor, kDealer, kProbe };
 constexpr unsigned kSourceBits = 3;
 
 std::uint64_t tag_of(Source source, std::uint64_t serial) {
@@ -71,7 +71,7 @@ struct Link {
   Link() = default;
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
-  ~Link() { close_dealer(dealer, monitor); }
+  ~Link() { close_monitored(dealer, monitor); }
 };
 
 class ZmqControlLink final : public ControlLink {
@@ -82,6 +82,7 @@ class ZmqControlLink final : public ControlLink {
         context_(make_context(config_.max_peers)) {}
   ~ZmqControlLink() override {
     links_.clear();
+    close_monitored(listener_, handshakes_);
     if (poll_fd_ >= 0) {
       ::close(poll_fd_);
     }
@@ -128,6 +129,7 @@ class ZmqControlLink final : public ControlLink {
   zmq::context_t context_;
   zmq::socket_t zap_;
   zmq::socket_t listener_;
+  zmq::socket_t handshakes_;  // monitor of the listener
   std::string endpoint_;
   int poll_fd_ = -1;
 
@@ -156,6 +158,7 @@ Status ZmqControlLink::bind() {
   }
   zap_ = make_zap_handler(context_);
   listener_ = make_listener(context_, config_);
+  handshakes_ = make_handshake_monitor(context_, listener_);
   const std::string bound = listener_.get(zmq::sockopt::last_endpoint);
   const auto parsed =
       parse_endpoint(std::string_view(bound).substr(std::string_view("tcp://").size()));
@@ -164,8 +167,12 @@ Status ZmqControlLink::bind() {
   }
   endpoint_ = format_endpoint(config_.host, parsed->port);
   if (!add_to_poll(descriptor_of(listener_), tag_of(Source::kListener, 0), EPOLLIN) ||
+      !add_to_poll(descriptor_of(handshakes_), tag_of(Source::kHandshakes, 0), EPOLLIN) ||
       !add_to_poll(descriptor_of(zap_), tag_of(Source::kZap, 0), EPOLLIN)) {
     return fail(FailureCode::kOperatingSystem, fmt::format("epoll_ctl: {}", std::strerror(errno)));
+  }
+  // Its descriptor tells of news only once it was found empty.
+  while (receive_dial_step(handshakes_)) {
   }
   return {};
 }
@@ -222,7 +229,7 @@ Status ZmqControlLink::dial(PeerId peer, const PeerAddress& address) {
 
 void ZmqControlLink::connect(Link& link, const std::string& server_key) {
   link.dealer = make_dealer(context_, config_, server_key, link.endpoint.host);
-  link.monitor = make_monitor(context_, link.dealer, link.serial);
+  link.monitor = make_dial_monitor(context_, link.dealer, link.serial);
   if (!add_to_poll(descriptor_of(link.monitor), tag_of(Source::kMonitor, link.serial), EPOLLIN)) {
     throw zmq::error_t(errno);
   }
@@ -250,7 +257,7 @@ void ZmqControlLink::close_sockets(Link& link) {
   // libzmq closes descriptors later, on its own thread; until then they would still wake this one.
   poll_dealer(link, false);
   ::epoll_ctl(poll_fd_, EPOLL_CTL_DEL, descriptor_of(link.monitor), nullptr);
-  close_dealer(link.dealer, link.monitor);
+  close_monitored(link.dealer, link.monitor);
 }
 
 void ZmqControlLink::lose(Link& link, LinkLost::Why why) {
@@ -434,6 +441,14 @@ void ZmqControlLink::serve_turn() {
 void ZmqControlLink::serve_source(Source source, std::uint64_t serial) {
   if (source == Source::kListener) {
     listener_ready_ = true;
+    return;
+  }
+  if (source == Source::kHandshakes) {
+    while (const auto step = receive_dial_step(handshakes_)) {
+      if (*step == DialStep::kBroken) {
+        report(LinkBadHandshake{});
+      }
+    }
     return;
   }
   if (source == Source::kZap) {

@@ -57,11 +57,14 @@ struct LinkFrame {
 struct LinkStranger {
   std::string public_key;
 };
+// A connection whose handshake failed before it named a key: plain text, another protocol, a probe.
+struct LinkBadHandshake {};
 // A message that is not {routing id, one frame}: dropped.
 struct LinkMalformed {
   std::string what;
 };
-using LinkEvent = std::variant<LinkConnected, LinkLost, LinkFrame, LinkStranger, LinkMalformed>;
+using LinkEvent =
+    std::variant<LinkConnected, LinkLost, LinkFrame, LinkStranger, LinkBadHandshake, LinkMalformed>;
 
 enum class LinkPriority : std::uint8_t {
   kUrgent,

@@ -176,12 +176,11 @@ zmq::socket_t make_dealer(zmq::context_t& context, const ControlLinkConfig& conf
   return dealer;
 }
 
-zmq::socket_t make_monitor(zmq::context_t& context, zmq::socket_t& dealer, std::uint64_t serial) {
-  const std::string address = fmt::format("inproc://monitor-{}", serial);
-  constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
-                          ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-  if (zmq_socket_monitor(dealer.handle(), address.c_str(), kEvents) != 0) {
+namespace {
+
+zmq::socket_t make_monitor(zmq::context_t& context, zmq::socket_t& watched, int events,
+                           const std::string& address) {
+  if (zmq_socket_monitor(watched.handle(), address.c_str(), events) != 0) {
     throw zmq::error_t();
   }
   zmq::socket_t monitor(context, zmq::socket_type::pair);
@@ -190,14 +189,31 @@ zmq::socket_t make_monitor(zmq::context_t& context, zmq::socket_t& dealer, std::
   return monitor;
 }
 
-void close_dealer(zmq::socket_t& dealer, zmq::socket_t& monitor) noexcept {
+}  // namespace
+
+zmq::socket_t make_dial_monitor(zmq::context_t& context, zmq::socket_t& dealer,
+                                std::uint64_t serial) {
+  return make_monitor(context, dealer,
+                      ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
+                          ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
+                      fmt::format("inproc://monitor-{}", serial));
+}
+
+zmq::socket_t make_handshake_monitor(zmq::context_t& context, zmq::socket_t& listener) {
+  return make_monitor(context, listener,
+                      ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL,
+                      "inproc://monitor-listener");
+}
+
+void close_monitored(zmq::socket_t& socket, zmq::socket_t& monitor) noexcept {
   // First libzmq's end of the monitor: its I/O thread would wait for ever for a reader that is
   // gone.
-  if (dealer.handle() != nullptr) {
-    zmq_socket_monitor(dealer.handle(), nullptr, 0);
+  if (socket.handle() != nullptr) {
+    zmq_socket_monitor(socket.handle(), nullptr, 0);
   }
   monitor.close();
-  dealer.close();
+  socket.close();
 }
 
 std::string tcp_address(std::string_view host, std::uint16_t port) {

@@ -31,8 +31,12 @@ zmq::socket_t make_listener(zmq::context_t& context, const ControlLinkConfig& co
 // Not connected yet, so that the monitor misses nothing.
 zmq::socket_t make_dealer(zmq::context_t& context, const ControlLinkConfig& config,
                           const std::string& server_key, std::string_view host);
-zmq::socket_t make_monitor(zmq::context_t& context, zmq::socket_t& dealer, std::uint64_t serial);
-void close_dealer(zmq::socket_t& dealer, zmq::socket_t& monitor) noexcept;
+// Reports every step of a DEALER's connection.
+zmq::socket_t make_dial_monitor(zmq::context_t& context, zmq::socket_t& dealer,
+                                std::uint64_t serial);
+// Reports handshakes that fail at the listener before ZAP is asked, each as DialStep::kBroken.
+zmq::socket_t make_handshake_monitor(zmq::context_t& context, zmq::socket_t& listener);
+void close_monitored(zmq::socket_t& socket, zmq::socket_t& monitor) noexcept;
 
 // tcp address of an endpoint; "localhost" is 127.0.0.1, as libzmq would prefer ::1 for it.
 std::string tcp_address(std::string_view host, std::uint16_t port);

@@ -162,7 +162,6 @@ std::string row_text(const core::RegistryRow& row) {
   add(row.public_key);
   add(row.incarnation.to_hex());
   add(fmt::format("{}", row.engine_epoch.value()));
-  add(row.http_address);
   return text;
 }
 

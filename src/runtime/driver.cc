@@ -252,6 +252,11 @@ void Driver::add_link_event(net::LinkStranger&& stranger) {
   }
 }
 
+void Driver::add_link_event(net::LinkBadHandshake&&) {
+  ++bad_handshakes_;
+  dirty_ = true;
+}
+
 void Driver::add_link_event(net::LinkMalformed&& malformed) {
   ++malformed_messages_;
   dirty_ = true;
@@ -292,6 +297,7 @@ void Driver::publish_view(Instant now) {
   view->malformed_frames = malformed_frames_;
   view->malformed_messages = malformed_messages_;
   view->strangers_refused = strangers_refused_;
+  view->bad_handshakes = bad_handshakes_;
   view->taken_at = now;
   check_invariants(now, *view);
   const Duration cost = monotonic_now() - now;

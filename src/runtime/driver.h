@@ -36,6 +36,7 @@ struct DriverView {
   std::array<std::uint64_t, kMalformedReasons> malformed_frames{};
   std::uint64_t malformed_messages = 0;  // not even one frame
   std::uint64_t strangers_refused = 0;
+  std::uint64_t bad_handshakes = 0;
   std::vector<std::string> broken_invariants;
   Instant taken_at{};
 };
@@ -75,6 +76,7 @@ class Driver {
   void add_link_event(net::LinkConnected&& connected);
   void add_link_event(net::LinkLost&& lost);
   void add_link_event(net::LinkStranger&& stranger);
+  void add_link_event(net::LinkBadHandshake&&);
   void add_link_event(net::LinkMalformed&& malformed);
   void count_malformed(const wire::Malformed& malformed);
   void note_owners_cleared();
@@ -105,6 +107,7 @@ class Driver {
   log::RateLimit stranger_limit_;
   std::uint64_t malformed_messages_ = 0;
   std::uint64_t strangers_refused_ = 0;
+  std::uint64_t bad_handshakes_ = 0;
   bool stop_seen_ = false;
   std::uint64_t frames_sent_before_ = 0;
   Instant quiet_since_ = Instant::max();

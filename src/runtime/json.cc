@@ -46,7 +46,6 @@ json::object row_object(const core::RegistryRow& row) {
           {"incarnation", row.incarnation.to_hex()},
           // As text: not every reader of JSON keeps 64 bits of a number.
           {"engine_epoch", fmt::format("{}", row.engine_epoch.value())},
-          {"http_address", row.http_address},
           {"signature", row.signature}};
 }
 
@@ -134,7 +133,6 @@ Result<core::RegistryRow> row_from(const json::value& value) {
     fields.refuse("engine_epoch is no whole number of 64 bits");
   }
   row.engine_epoch = EngineEpoch(epoch_value);
-  row.http_address = fields.text("http_address", kMaxTextBytes, true);
   row.signature = fields.text("signature", kMaxSignatureBytes, true);
   if (fields.failure()) {
     return malformed(fmt::format("row: {}", *fields.failure()));

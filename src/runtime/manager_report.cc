@@ -69,6 +69,7 @@ void add_driver(Samples& samples, const DriverView& view) {
   }
   samples.counter("malformed_messages_total", static_cast<double>(view.malformed_messages));
   samples.counter("strangers_refused_total", static_cast<double>(view.strangers_refused));
+  samples.counter("bad_handshakes_total", static_cast<double>(view.bad_handshakes));
   if (!view.counters.contains("stale_messages")) {
     samples.counter("stale_messages_total", 0.0);
   }

@@ -25,6 +25,10 @@ def control_endpoint(cluster):
     return fleets.ask(cluster.decode.address, "/v1/kvferry/pairs").json()["pairs"][0]["peer"]
 
 
+def bad_handshakes(cluster):
+    return fleets.metric(cluster.prefill.address, "kvferry_bad_handshakes_total")
+
+
 def dial(endpoint):
     host, port = endpoint.rsplit(":", 1)
     return socket.create_connection((host, int(port)), timeout=fleets.DEADLINE_S)
@@ -43,6 +47,7 @@ def read_to_end(stream):
 
 def test_a_plain_text_client_gets_nothing(cluster):
     endpoint = control_endpoint(cluster)
+    before = bad_handshakes(cluster)
     # READY, and then a message of one frame as a peer without encryption would send it.
     ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
     with dial(endpoint) as stream:
@@ -57,6 +62,7 @@ def test_a_plain_text_client_gets_nothing(cluster):
     assert b"READY" not in got
     assert len(got) <= 64, got
     assert not got or got[0] == SIGNATURE[0], got
+    fleets.eventually(lambda: bad_handshakes(cluster) > before, "the handshake is counted")
     assert cluster.complete("meanwhile").status == 200
 
 

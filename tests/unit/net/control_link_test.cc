@@ -192,7 +192,7 @@ TEST(ControlLink, PlainTextClientGetsNothingAndTheLinkLives) {
   ASSERT_TRUE(turn_until({b.get()}, [&] {
     zmq::message_t event;
     closed = closed || monitor.recv(event, zmq::recv_flags::dontwait).has_value();
-    return closed;
+    return closed && !b->all<LinkBadHandshake>().empty();
   }));
   ASSERT_TRUE(connect(*a, *b, PeerId(1)));
   EXPECT_TRUE(passes(*a, *b, PeerId(1), "x"));
