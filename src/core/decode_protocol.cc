@@ -12,51 +12,30 @@ std::unique_ptr<Protocol> make_decode_protocol(ProtocolConfig config, Environmen
 }
 
 DecodeProtocol::DecodeProtocol(ProtocolConfig config, Environment& environment)
-    : config_(std::move(config)), options_(config_.options), sessions_(config_, environment) {}
+    : RoleProtocol(std::move(config), environment) {}
 
-void DecodeProtocol::step(Instant now, std::span<Event> events, ActionSink& sink) {
-  now_ = now;
-  sink_ = &sink;
-  for (Event& event : events) {
-    std::visit([this](auto& fact) { on(fact); }, event);
-    settle_outputs();
-  }
-  // The pause rule: what peers said while this process slept counts before its own deadlines do.
-  const bool paused = stepped_ && now - last_step_ > milliseconds(options_.pause_threshold_ms);
-  timers_deferred_ = paused && !timers_deferred_;
-  if (!timers_deferred_) {
-    run_timers();
-  }
-  sessions_.flush(now_, sink);
-  settle_outputs();
-  last_step_ = now;
-  stepped_ = true;
-  sink_ = nullptr;
+void DecodeProtocol::settle(Event& event) {
+  std::visit([this](auto& fact) { on(fact); }, event);
 }
 
-void DecodeProtocol::run_timers() {
-  sessions_.handle_timers(now_, *sink_);
-  settle_outputs();
-  while (const auto key = timers_.pop_due(now_)) {
-    DecodeRoom* room = find(key->receiver);
-    if (room == nullptr) {
-      continue;
-    }
-    if (key->kind == TimerKind::kRoom) {
-      room_deadline(*room);
-    } else if (overdue_.insert(room->receiver).second) {
-      ++fences_overdue_;
-      sink_->count("fences_overdue");
-      sink_->note(fmt::format("room {} attempt {}: the fence of {} pages is not done after {} ms",
-                              room->key.room.value(), room->attempt.value(),
-                              room->metadata->pages.size(), options_.fence_timeout_ms));
-    }
-    settle_outputs();
+bool DecodeProtocol::run_due_timer() {
+  const auto key = timers_.pop_due(now_);
+  if (!key) {
+    return false;
   }
-}
-
-Instant DecodeProtocol::next_deadline() const {
-  return timers_deferred_ ? now_ : std::min(timers_.next(), sessions_.next_deadline());
+  DecodeRoom* room = find(key->receiver);
+  if (room == nullptr) {
+    return true;
+  }
+  if (key->kind == TimerKind::kRoom) {
+    room_deadline(*room);
+  } else if (overdue_.insert(room->receiver).second) {
+    sink_->count("fences_overdue");
+    sink_->note(fmt::format("room {} attempt {}: the fence of {} pages is not done after {} ms",
+                            room->key.room.value(), room->attempt.value(),
+                            room->metadata->pages.size(), options_.fence_timeout_ms));
+  }
+  return true;
 }
 
 // --- rooms ---
@@ -69,21 +48,8 @@ void DecodeProtocol::on(ReceiverOpened& event) {
   DecodeRoom& room = *owned;
   rooms_.emplace(event.receiver, std::move(owned));
   sink_->publish_attempt(event.receiver, attempt);
-  std::optional<Failure> refusal = stopping_;
-  if (open_.contains(key)) {
-    refusal =
-        Failure{FailureCode::kDuplicateRoom,
-                FailureWhere::kLocal,
-                fmt::format("room {} with this binding is open here already", key.room.value()),
-                {},
-                -1};
-  } else if (open_.size() >= options_.max_rooms) {
-    refusal = Failure{FailureCode::kTableFull,
-                      FailureWhere::kLocal,
-                      fmt::format("{} rooms are open (max_rooms)", options_.max_rooms),
-                      {},
-                      -1};
-  } else if (ledger_.quarantined_pages() >= options_.quarantine_max_pages) {
+  std::optional<Failure> refusal = refuse_room(key, open_.contains(key), open_.size());
+  if (!refusal && ledger_.quarantined_pages() >= options_.quarantine_max_pages) {
     refusal = Failure{FailureCode::kQuarantineFull,
                       FailureWhere::kLocal,
                       fmt::format("{} pages are in quarantine (quarantine_max_pages {})",
@@ -385,27 +351,17 @@ void DecodeProtocol::forget_if_over(ReceiverId receiver) {
 
 // --- peers ---
 
-void DecodeProtocol::on(LinkUp& event) { sessions_.handle_link_up(event.peer, now_, *sink_); }
-void DecodeProtocol::on(LinkDown& event) { sessions_.handle_link_down(event, now_, *sink_); }
-void DecodeProtocol::on(FrameArrived& event) { sessions_.handle_frame(event, now_, *sink_); }
-void DecodeProtocol::on(LaneFailed& event) { sessions_.handle_lane_failed(event, now_, *sink_); }
-
-void DecodeProtocol::settle_outputs() {
-  for (auto outputs = sessions_.take_outputs(); !outputs.empty();
-       outputs = sessions_.take_outputs()) {
-    for (SessionOutput& output : outputs) {
-      if (const auto* started = std::get_if<SessionStarted>(&output)) {
-        session_started(*started);
-      } else if (const auto* over = std::get_if<SessionOver>(&output)) {
-        session_over(*over);
-      } else if (const auto* refused = std::get_if<PeerRefused>(&output)) {
-        peer_refused(*refused);
-      } else if (const auto* settled = std::get_if<AttemptSettled>(&output)) {
-        attempt_settled(*settled);
-      } else {
-        deliver(std::get<MessageDelivered>(output));
-      }
-    }
+void DecodeProtocol::settle(SessionOutput& output) {
+  if (const auto* started = std::get_if<SessionStarted>(&output)) {
+    session_started(*started);
+  } else if (const auto* over = std::get_if<SessionOver>(&output)) {
+    session_over(*over);
+  } else if (const auto* refused = std::get_if<PeerRefused>(&output)) {
+    peer_refused(*refused);
+  } else if (const auto* settled = std::get_if<AttemptSettled>(&output)) {
+    attempt_settled(*settled);
+  } else {
+    deliver(std::get<MessageDelivered>(output));
   }
 }
 
@@ -491,15 +447,13 @@ void DecodeProtocol::deliver(MessageDelivered& delivered) {
 
 void DecodeProtocol::enter(DecodeRoom& room, RoomTrigger trigger) {
   if (!room.apply(trigger)) {
-    violations_.push_back(
-        fmt::format("room: {} --{}--> nowhere", to_string(room.status), to_string(trigger)));
+    report_missing_row("room", to_string(room.status), to_string(trigger));
   }
 }
 
 void DecodeProtocol::enter(DecodeRoom& room, GrantTrigger trigger) {
   if (!room.apply(trigger)) {
-    violations_.push_back(
-        fmt::format("grant: {} --{}--> nowhere", to_string(room.grant_state), to_string(trigger)));
+    report_missing_row("grant", to_string(room.grant_state), to_string(trigger));
   }
 }
 
@@ -541,15 +495,6 @@ void DecodeProtocol::send(DecodeRoom& room, SessionEpoch epoch, wire::Message me
       },
       message);
   sessions_.send(epoch, std::move(message), urgency, room.attempt, now_, *sink_);
-}
-
-Failure DecodeProtocol::with_rank(Failure cause) const {
-  if (cause.rank < 0) {
-    const RankCoordinates& rank = config_.self.layout.rank;
-    cause.rank = static_cast<std::int32_t>(
-        (rank.dp_rank * rank.pp_size + rank.pp_rank) * rank.tp_size + rank.tp_rank);
-  }
-  return cause;
 }
 
 Snapshot DecodeProtocol::snapshot(Instant now, std::size_t max_rooms_shown) const {

@@ -12,23 +12,25 @@
 
 #include "core/decode_room.h"
 #include "core/page_ledger.h"
-#include "core/protocol.h"
-#include "core/session_table.h"
+#include "core/role_protocol.h"
 #include "core/slot_allocator.h"
 #include "core/timer_queue.h"
 
 namespace kvferry::core {
 
-class DecodeProtocol final : public Protocol {
+class DecodeProtocol final : public RoleProtocol {
  public:
   DecodeProtocol(ProtocolConfig config, Environment& environment);
 
-  void step(Instant now, std::span<Event> events, ActionSink& sink) override;
-  Instant next_deadline() const override;
   Snapshot snapshot(Instant now, std::size_t max_rooms_shown) const override;
   std::vector<std::string> check_invariants() const override;
 
  private:
+  void settle(Event& event) override;
+  void settle(SessionOutput& output) override;
+  bool run_due_timer() override;
+  Instant next_room_deadline() const override { return timers_.next(); }
+
   enum class TimerKind : std::uint8_t { kRoom, kFence };
   struct TimerKey {
     TimerKind kind;
@@ -53,10 +55,6 @@ class DecodeProtocol final : public Protocol {
   void on(ReceiverCleared& event);
   void on(PrefillResolved& event);
   void on(PairsWanted& event);
-  void on(LinkUp& event);
-  void on(LinkDown& event);
-  void on(FrameArrived& event);
-  void on(LaneFailed& event);
   void on(StopRequested& event);
   // decode_transfer.cc: events
   void on(WritesLanded& event);
@@ -69,7 +67,6 @@ class DecodeProtocol final : public Protocol {
   }
 
   // decode_protocol.cc
-  void settle_outputs();
   void session_started(const SessionStarted& started);
   void session_over(const SessionOver& over);
   void peer_refused(const PeerRefused& refused);
@@ -83,14 +80,12 @@ class DecodeProtocol final : public Protocol {
   void drop_interests(DecodeRoom& room);
   void leave_open_attempts(DecodeRoom& room);
   void forget_if_over(ReceiverId receiver);
-  void run_timers();
   void enter(DecodeRoom& room, RoomTrigger trigger);
   void enter(DecodeRoom& room, GrantTrigger trigger);
   DecodeRoom* find(ReceiverId receiver);
   DecodeRoom* find_by_attempt(AttemptId attempt);
   AttemptId low_water_mark(SessionEpoch epoch) const;
   void send(DecodeRoom& room, SessionEpoch epoch, wire::Message message, Urgency urgency);
-  Failure with_rank(Failure cause) const;
 
   // decode_transfer.cc
   void grant(DecodeRoom& room);
@@ -108,9 +103,6 @@ class DecodeProtocol final : public Protocol {
   void handle(SessionEpoch epoch, const wire::Progress& progress);
   void handle(SessionEpoch epoch, const wire::Stale& stale);
 
-  const ProtocolConfig config_;
-  const Options& options_;
-  SessionTable sessions_;
   PageLedger ledger_;
   std::unordered_map<ReceiverId, std::unique_ptr<DecodeRoom>> rooms_;
   std::unordered_map<RoomKey, ReceiverId> open_;  // rooms without a terminal status
@@ -121,16 +113,7 @@ class DecodeProtocol final : public Protocol {
   TimerQueue<TimerKey> timers_;
   AttemptId next_attempt_{1};
   GrantId next_grant_{1};
-  std::uint64_t fences_overdue_ = 0;
   std::set<ReceiverId> overdue_;
-  std::vector<std::string> violations_;  // transitions that the tables lack
-  // Set for the length of one step.
-  Instant now_;
-  Instant last_step_;
-  bool stepped_ = false;
-  ActionSink* sink_ = nullptr;
-  bool timers_deferred_ = false;
-  std::optional<Failure> stopping_;
 };
 
 }  // namespace kvferry::core

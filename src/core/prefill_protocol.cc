@@ -12,55 +12,32 @@ std::unique_ptr<Protocol> make_prefill_protocol(ProtocolConfig config, Environme
 }
 
 PrefillProtocol::PrefillProtocol(ProtocolConfig config, Environment& environment)
-    : config_(std::move(config)),
-      options_(config_.options),
-      sessions_(config_, environment),
-      ended_(options_.max_ended_senders) {}
+    : RoleProtocol(std::move(config), environment), ended_(options_.max_ended_senders) {}
 
-void PrefillProtocol::step(Instant now, std::span<Event> events, ActionSink& sink) {
-  now_ = now;
-  sink_ = &sink;
-  for (Event& event : events) {
-    std::visit([this](auto& fact) { on(fact); }, event);
-    settle_outputs();
-  }
-  // The pause rule: what peers said while this process slept counts before its own deadlines do.
-  const bool paused = stepped_ && now - last_step_ > milliseconds(options_.pause_threshold_ms);
-  timers_deferred_ = paused && !timers_deferred_;
-  if (!timers_deferred_) {
-    run_timers();
-  }
-  sessions_.flush(now_, sink);
-  settle_outputs();
-  last_step_ = now;
-  stepped_ = true;
-  sink_ = nullptr;
+void PrefillProtocol::settle(Event& event) {
+  std::visit([this](auto& fact) { on(fact); }, event);
 }
 
-void PrefillProtocol::run_timers() {
-  sessions_.handle_timers(now_, *sink_);
-  settle_outputs();
-  while (const auto key = timers_.pop_due(now_)) {
-    if (key->kind == TimerKind::kUnopened) {
-      unopened_deadline(key->key);
-    } else if (PrefillRoom* room = find(key->sender)) {
-      if (key->kind == TimerKind::kRoom) {
-        fail_room(*room, Failure{FailureCode::kRoomTimeout,
-                                 FailureWhere::kLocal,
-                                 fmt::format("no end of {} by its deadline, waiting for {}",
-                                             to_string(room->status), room->waits_for()),
-                                 {},
-                                 -1});
-      } else {
-        give_up_source(*room);
-      }
+bool PrefillProtocol::run_due_timer() {
+  const auto key = timers_.pop_due(now_);
+  if (!key) {
+    return false;
+  }
+  if (key->kind == TimerKind::kUnopened) {
+    unopened_deadline(key->key);
+  } else if (PrefillRoom* room = find(key->sender)) {
+    if (key->kind == TimerKind::kRoom) {
+      fail_room(*room, Failure{FailureCode::kRoomTimeout,
+                               FailureWhere::kLocal,
+                               fmt::format("no end of {} by its deadline, waiting for {}",
+                                           to_string(room->status), room->waits_for()),
+                               {},
+                               -1});
+    } else {
+      give_up_source(*room);
     }
-    settle_outputs();
   }
-}
-
-Instant PrefillProtocol::next_deadline() const {
-  return timers_deferred_ ? now_ : std::min(timers_.next(), sessions_.next_deadline());
+  return true;
 }
 
 // --- senders ---
@@ -70,21 +47,8 @@ void PrefillProtocol::on(SenderOpened& event) {
   auto owned = std::make_unique<PrefillRoom>(event.sender, key, now_);
   PrefillRoom& room = *owned;
   rooms_.emplace(event.sender, std::move(owned));
-  std::optional<Failure> refusal = stopping_;
-  if (open_.contains(key)) {
-    refusal =
-        Failure{FailureCode::kDuplicateRoom,
-                FailureWhere::kLocal,
-                fmt::format("room {} with this binding is open here already", key.room.value()),
-                {},
-                -1};
-  } else if (open_.size() >= options_.max_rooms) {
-    refusal = Failure{FailureCode::kTableFull,
-                      FailureWhere::kLocal,
-                      fmt::format("{} rooms are open (max_rooms)", options_.max_rooms),
-                      {},
-                      -1};
-  } else if (const Failure* ended = ended_.find(key)) {
+  std::optional<Failure> refusal = refuse_room(key, open_.contains(key), open_.size());
+  if (const Failure* ended = ended_.find(key); ended != nullptr && !refusal) {
     refusal = *ended;  // Decode aborted it before it was opened here.
   }
   if (refusal) {
@@ -310,23 +274,13 @@ void PrefillProtocol::set_deadline(PrefillRoom& room, std::uint32_t after_ms) {
 
 // --- peers ---
 
-void PrefillProtocol::on(LinkUp& event) { sessions_.handle_link_up(event.peer, now_, *sink_); }
-void PrefillProtocol::on(LinkDown& event) { sessions_.handle_link_down(event, now_, *sink_); }
-void PrefillProtocol::on(FrameArrived& event) { sessions_.handle_frame(event, now_, *sink_); }
-void PrefillProtocol::on(LaneFailed& event) { sessions_.handle_lane_failed(event, now_, *sink_); }
-
-void PrefillProtocol::settle_outputs() {
-  for (auto outputs = sessions_.take_outputs(); !outputs.empty();
-       outputs = sessions_.take_outputs()) {
-    for (SessionOutput& output : outputs) {
-      if (const auto* started = std::get_if<SessionStarted>(&output)) {
-        session_started(*started);
-      } else if (const auto* over = std::get_if<SessionOver>(&output)) {
-        session_over(*over);
-      } else if (auto* delivered = std::get_if<MessageDelivered>(&output)) {
-        deliver(*delivered);
-      }
-    }
+void PrefillProtocol::settle(SessionOutput& output) {
+  if (const auto* started = std::get_if<SessionStarted>(&output)) {
+    session_started(*started);
+  } else if (const auto* over = std::get_if<SessionOver>(&output)) {
+    session_over(*over);
+  } else if (auto* delivered = std::get_if<MessageDelivered>(&output)) {
+    deliver(*delivered);
   }
 }
 
@@ -417,15 +371,13 @@ void PrefillProtocol::deliver(MessageDelivered& delivered) {
 
 void PrefillProtocol::enter(PrefillRoom& room, RoomTrigger trigger) {
   if (!room.apply(trigger)) {
-    violations_.push_back(
-        fmt::format("room: {} --{}--> nowhere", to_string(room.status), to_string(trigger)));
+    report_missing_row("room", to_string(room.status), to_string(trigger));
   }
 }
 
 void PrefillProtocol::enter(Target& target, TargetTrigger trigger) {
   if (!PrefillRoom::apply(target, trigger)) {
-    violations_.push_back(
-        fmt::format("target: {} --{}--> nowhere", to_string(target.state), to_string(trigger)));
+    report_missing_row("target", to_string(target.state), to_string(trigger));
   }
 }
 
@@ -437,15 +389,6 @@ PrefillRoom* PrefillProtocol::find(SenderId sender) {
 PrefillRoom* PrefillProtocol::find(const RoomKey& key) {
   const auto found = open_.find(key);
   return found == open_.end() ? nullptr : find(found->second);
-}
-
-Failure PrefillProtocol::with_rank(Failure cause) const {
-  if (cause.rank < 0) {
-    const RankCoordinates& rank = config_.self.layout.rank;
-    cause.rank = static_cast<std::int32_t>(
-        (rank.dp_rank * rank.pp_size + rank.pp_rank) * rank.tp_size + rank.tp_rank);
-  }
-  return cause;
 }
 
 Snapshot PrefillProtocol::snapshot(Instant now, std::size_t max_rooms_shown) const {

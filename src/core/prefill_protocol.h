@@ -13,24 +13,26 @@
 
 #include "core/ended_rooms.h"
 #include "core/prefill_room.h"
-#include "core/protocol.h"
-#include "core/session_table.h"
+#include "core/role_protocol.h"
 #include "core/timer_queue.h"
 #include "core/tombstones.h"
 #include "core/write_tracker.h"
 
 namespace kvferry::core {
 
-class PrefillProtocol final : public Protocol {
+class PrefillProtocol final : public RoleProtocol {
  public:
   PrefillProtocol(ProtocolConfig config, Environment& environment);
 
-  void step(Instant now, std::span<Event> events, ActionSink& sink) override;
-  Instant next_deadline() const override;
   Snapshot snapshot(Instant now, std::size_t max_rooms_shown) const override;
   std::vector<std::string> check_invariants() const override;
 
  private:
+  void settle(Event& event) override;
+  void settle(SessionOutput& output) override;
+  bool run_due_timer() override;
+  Instant next_room_deadline() const override { return timers_.next(); }
+
   enum class TimerKind : std::uint8_t { kRoom, kSourceHold, kUnopened };
   struct TimerKey {
     TimerKind kind;
@@ -59,10 +61,6 @@ class PrefillProtocol final : public Protocol {
   void on(ChunkGiven& event);
   void on(SenderAborted& event);
   void on(SenderCleared& event);
-  void on(LinkUp& event);
-  void on(LinkDown& event);
-  void on(FrameArrived& event);
-  void on(LaneFailed& event);
   void on(StopRequested& event);
   // prefill_transfer.cc: events
   void on(WritesCompleted& event);
@@ -73,8 +71,6 @@ class PrefillProtocol final : public Protocol {
   }
 
   // prefill_protocol.cc
-  void run_timers();
-  void settle_outputs();
   void session_started(const SessionStarted& started);
   void session_over(const SessionOver& over);
   void deliver(MessageDelivered& delivered);
@@ -89,7 +85,6 @@ class PrefillProtocol final : public Protocol {
   void enter(Target& target, TargetTrigger trigger);
   PrefillRoom* find(SenderId sender);
   PrefillRoom* find(const RoomKey& key);
-  Failure with_rank(Failure cause) const;
   void drop_record_if_idle(SessionEpoch epoch);
 
   // prefill_transfer.cc
@@ -115,9 +110,6 @@ class PrefillProtocol final : public Protocol {
   void drain_if_settled(PrefillRoom& room, Target& target);
   void say_drained(SessionEpoch epoch, const wire::Abort& abort);
 
-  const ProtocolConfig config_;
-  const Options& options_;
-  SessionTable sessions_;
   std::unordered_map<SenderId, std::unique_ptr<PrefillRoom>> rooms_;
   std::unordered_map<RoomKey, SenderId> open_;
   std::unordered_map<SessionEpoch, std::unique_ptr<SessionRecord>> records_;
@@ -127,13 +119,6 @@ class PrefillProtocol final : public Protocol {
   TimerQueue<TimerKey> timers_;
   std::uint64_t held_pages_total_ = 0;
   std::uint64_t released_pages_total_ = 0;
-  std::vector<std::string> violations_;
-  Instant now_;
-  Instant last_step_;
-  bool stepped_ = false;
-  bool timers_deferred_ = false;
-  ActionSink* sink_ = nullptr;
-  std::optional<Failure> stopping_;
 };
 
 }  // namespace kvferry::core
