@@ -38,7 +38,7 @@ struct ReleasedPages {
   std::vector<std::uint32_t> state_slots;
 };
 
-// Counters and gauges, read from any thread; names are documented in docs/protocol.md.
+// Counters and gauges, read from any thread; names are documented in docs/metrics.md.
 struct MetricSample {
   std::string name;    // without the "kvferry_" prefix
   std::string labels;  // Prometheus syntax without braces, may be empty

@@ -125,7 +125,7 @@ class ActionSink {
   virtual Status inspect_aux(std::uint32_t aux_slot, RoomId room, Binding binding) = 0;
 
   // --- supervision ---
-  // A counter's name (docs/protocol.md) and by how much it rises.
+  // A counter's name (docs/metrics.md) and by how much it rises.
   virtual void count(std::string_view counter, std::uint64_t by = 1) = 0;
   // One line for the log, limited in rate by the implementation.
   virtual void note(std::string_view text) = 0;
