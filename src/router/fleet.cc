@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "router/json.h"
+#include "router/metrics.h"
 
 namespace kvferry::router {
 namespace {
@@ -237,20 +238,17 @@ std::string Fleet::to_json() const {
 }
 
 std::string Fleet::metrics() const {
-  std::string out = fmt::format(
-      "# TYPE kvferry_router_ready_pairs gauge\nkvferry_router_ready_pairs {}\n", ready_pairs());
-  std::lock_guard lock(mutex_);
-  std::string ready = "# TYPE kvferry_router_server_ready gauge\n";
-  std::string in_flight = "# TYPE kvferry_router_server_in_flight gauge\n";
-  for (const Role role : {Role::kPrefill, Role::kDecode}) {
-    for (const Server& server : role == Role::kPrefill ? prefill_ : decode_) {
-      const std::string labels =
-          fmt::format("{{role=\"{}\",address=\"{}\"}}", to_string(role), server.address);
-      ready += fmt::format("kvferry_router_server_ready{} {}\n", labels, server.last.ready ? 1 : 0);
-      in_flight += fmt::format("kvferry_router_server_in_flight{} {}\n", labels, server.in_flight);
+  const std::size_t pairs = ready_pairs();
+  std::vector<ServerSample> samples;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Role role : {Role::kPrefill, Role::kDecode}) {
+      for (const Server& server : role == Role::kPrefill ? prefill_ : decode_) {
+        samples.push_back({role, server.address, server.last.ready, server.in_flight});
+      }
     }
   }
-  return out + ready + in_flight;
+  return fleet_metrics_text(pairs, samples);
 }
 
 }  // namespace kvferry::router

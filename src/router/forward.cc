@@ -163,7 +163,7 @@ void Forward::decode_answered(std::uint32_t number, const net::HttpResponse& hea
   }
   phase_ = Phase::kStreaming;
   lock.unlock();
-  context_.metrics.count_answer(response.status);
+  context_.metrics.answered(response.status);
   responder_->begin_stream(std::move(response));
 }
 
@@ -194,13 +194,13 @@ void Forward::decode_ended(std::uint32_t number, const Status& result) {
   const bool failed = !result || response.status >= 400;
   if (!finish(lock, failed ? Calls::kCancelBoth : Calls::kLeavePrefill)) return;
   if (!streaming) {
-    context_.metrics.count_answer(response.status);
+    context_.metrics.answered(response.status);
     responder_->respond(std::move(response));
     return;
   }
   if (!result) {
     // The status line is out, so the error travels as an event, the way OpenAI's clients read it.
-    context_.metrics.broken_streams.fetch_add(1);
+    context_.metrics.stream_broken();
     const std::string what =
         fmt::format("decode server {} ended its answer early: {}", decode, result.error().what);
     log::write(log::Level::kWarning, what, binding);
@@ -258,7 +258,7 @@ bool Forward::retried(std::uint32_t number, Role role, const Failure& failure) {
     if (call) call->cancel();
   }
   context_.fleet.release(old);
-  context_.metrics.retries.fetch_add(1);
+  context_.metrics.retried();
   log::info("{} server {}: {}; trying {} and {}", to_string(role),
             role == Role::kPrefill ? old.prefill_address : old.decode_address, failure.what,
             next->prefill_address, next->decode_address);
@@ -268,7 +268,7 @@ bool Forward::retried(std::uint32_t number, Role role, const Failure& failure) {
 
 void Forward::client_gone() {
   std::unique_lock lock(mutex_);
-  if (finish(lock, Calls::kCancelBoth)) context_.metrics.client_gone.fetch_add(1);
+  if (finish(lock, Calls::kCancelBoth)) context_.metrics.client_gone();
 }
 
 void Forward::stop(const Failure& why) {
@@ -303,7 +303,7 @@ bool Forward::finish(std::unique_lock<std::mutex>& lock, Calls calls) {
 
 void Forward::answer(net::HttpResponse response, const TransferNames& names) {
   name_transfer(response, names);
-  context_.metrics.count_answer(response.status);
+  context_.metrics.answered(response.status);
   responder_->respond(std::move(response));
 }
 

@@ -141,19 +141,18 @@ class RouterImpl final : public Router {
     reply.respond(net::json_response(draining ? 503 : 200, answer.str()));
   }
 
-  void refuse(net::Responder& reply, Metrics::Counter& counter, std::string_view why,
-              std::string_view code) {
-    counter.fetch_add(1);
-    metrics_.count_answer(503);
+  void refuse(net::Responder& reply, Refusal reason, std::string_view why, std::string_view code) {
+    metrics_.refused(reason);
+    metrics_.answered(503);
     net::HttpResponse response = error_response(503, why, code);
     response.headers.set("retry-after", "1");
     reply.respond(std::move(response));
   }
 
   void route(net::HttpRequest request, Reply reply) {
-    metrics_.requests.fetch_add(1);
+    metrics_.request_arrived();
     if (const Status checked = check_request_body(request.body); !checked) {
-      metrics_.count_answer(400);
+      metrics_.answered(400);
       return reply->respond(error_response(400, checked.error().what, "invalid_request"));
     }
     // The pair is chosen before the forward is listed, and given back where that is refused, so
@@ -165,16 +164,16 @@ class RouterImpl final : public Router {
       lock.unlock();
       if (choice) fleet_.release(*choice);
       if (draining) {
-        return refuse(*reply, metrics_.refused_draining, "the router is draining", "draining");
+        return refuse(*reply, Refusal::kDraining, "the router is draining", "draining");
       }
-      return refuse(*reply, metrics_.refused_busy,
+      return refuse(*reply, Refusal::kBusy,
                     fmt::format("{} requests are in flight, which is the limit (max_in_flight)",
                                 options_.max_in_flight),
                     "too_many_requests");
     }
     if (!choice) {
       lock.unlock();
-      return refuse(*reply, metrics_.refused_no_pair, choice.error().what, "no_pair_ready");
+      return refuse(*reply, Refusal::kNoPair, choice.error().what, "no_pair_ready");
     }
     const std::uint64_t id = next_id_++;
     auto forward = std::make_shared<Forward>(context_, std::move(request), std::move(reply),
@@ -197,8 +196,8 @@ class RouterImpl final : public Router {
   void models(const Reply& reply) {
     const auto server = fleet_.any_ready_server();
     if (!server) {
-      return refuse(*reply, metrics_.refused_no_pair,
-                    "no server is ready that could list its model", "no_pair_ready");
+      return refuse(*reply, Refusal::kNoPair, "no server is ready that could list its model",
+                    "no_pair_ready");
     }
     struct Answer {
       net::HttpResponse response;

@@ -16,6 +16,7 @@
 #include "runtime/cluster_tokens.h"
 #include "runtime/json.h"
 #include "runtime/nonce_table.h"
+#include "runtime/registry_metrics.h"
 
 namespace kvferry {
 namespace {
@@ -88,11 +89,7 @@ class BootstrapServerImpl final : public BootstrapServer {
   log::RateLimit unauthorized_limit_;
 
   std::atomic<bool> stopping_{false};
-  std::atomic<std::uint64_t> requests_{0};
-  std::atomic<std::uint64_t> unauthorized_{0};
-  std::atomic<std::uint64_t> replays_{0};
-  std::atomic<std::uint64_t> conflicts_{0};
-  std::atomic<std::uint64_t> malformed_{0};
+  runtime::RegistryMetrics metrics_;
 
   std::mutex stop_mutex_;
   std::unique_ptr<net::HttpServer> server_;
@@ -130,7 +127,7 @@ void BootstrapServerImpl::stop() {
 }
 
 HttpResponse BootstrapServerImpl::answer(const HttpRequest& request) {
-  requests_.fetch_add(1, std::memory_order_relaxed);
+  metrics_.request_arrived();
   const std::string_view path = request.path();
   if (path == "/v1/ranks") {
     return ranks(request);
@@ -190,14 +187,14 @@ Status BootstrapServerImpl::authenticate(const HttpRequest& request) {
       return refuse(fmt::format("the request's time is {} s off, {} s are tolerated", now - *time,
                                 kToleranceS));
     case runtime::NonceTable::Verdict::kReplayed:
-      replays_.fetch_add(1, std::memory_order_relaxed);
+      metrics_.replayed();
       return refuse("the request was seen before");
   }
   return {};
 }
 
 HttpResponse BootstrapServerImpl::unauthorized(std::string what) {
-  unauthorized_.fetch_add(1, std::memory_order_relaxed);
+  metrics_.unauthorized();
   {
     std::lock_guard lock(mutex_);
     if (unauthorized_limit_.allow(monotonic_now())) {
@@ -211,7 +208,7 @@ HttpResponse BootstrapServerImpl::unauthorized(std::string what) {
 HttpResponse BootstrapServerImpl::change(const HttpRequest& request) {
   const Result<runtime::Registration> registration = runtime::decode_registration(request.body);
   if (!registration) {
-    malformed_.fetch_add(1, std::memory_order_relaxed);
+    metrics_.malformed();
     return error_response(400, registration.error());
   }
   const core::RegistryRow& row = registration->row;
@@ -230,7 +227,7 @@ HttpResponse BootstrapServerImpl::change(const HttpRequest& request) {
     return net::json_response(200, fmt::format("{{\"lease_ms\":{}}}", lease_ms));
   }
   if (status.error().code == FailureCode::kConflict) {
-    conflicts_.fetch_add(1, std::memory_order_relaxed);
+    metrics_.conflicted();
   }
   return error_response(http_status(status.error().code), status.error());
 }
@@ -268,24 +265,7 @@ std::string BootstrapServerImpl::metrics() {
     std::lock_guard lock(mutex_);
     rows = registry_.size(monotonic_now());
   }
-  std::string text;
-  const auto add = [&text](std::string_view name, std::string_view type, std::string_view help,
-                           std::uint64_t value) {
-    fmt::format_to(std::back_inserter(text),
-                   "# HELP kvferry_registry_{0} {2}\n# TYPE kvferry_registry_{0} {1}\n"
-                   "kvferry_registry_{0} {3}\n",
-                   name, type, help, value);
-  };
-  add("requests_total", "counter", "Requests of any kind.", requests_.load());
-  add("unauthorized_total", "counter", "Requests refused for their signature, time or nonce.",
-      unauthorized_.load());
-  add("replays_total", "counter", "Of those, requests that came a second time.", replays_.load());
-  add("conflicts_total", "counter",
-      "Registrations of a rank with another owner or of a superseded incarnation.",
-      conflicts_.load());
-  add("malformed_total", "counter", "Bodies that do not parse.", malformed_.load());
-  add("rows", "gauge", "Ranks under a live lease.", rows);
-  return text;
+  return metrics_.to_text(rows);
 }
 
 }  // namespace
