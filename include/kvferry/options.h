@@ -36,6 +36,7 @@ struct Options {
   // After a failure; then the sender gives up (rule 5).
   std::uint32_t source_hold_timeout_ms = 5'000;
   std::uint64_t max_inflight_bytes = 64ULL << 20;  // posted, not completed, per session
+  std::uint32_t max_queued_writes = 4'194'304;     // waiting for that window, per session
 
   // Peers and sessions.
   std::uint32_t heartbeat_interval_ms = 250;
@@ -53,10 +54,10 @@ struct Options {
   std::uint32_t lane_failure_limit = 6;    // within session_grace_ms: the session ends
 
   // Control link.
-  std::string control_host = "127.0.0.1";         // address to bind
-  std::uint16_t control_port = 0;                 // 0: any free port
-  std::string advertise_host;                     // address told to peers; empty: control_host
-  bool curve = true;                              // false only on loopback, with a warning
+  std::string control_host = "127.0.0.1";  // address to bind
+  std::uint16_t control_port = 0;          // 0: any free port
+  std::string advertise_host;  // told to peers, for control and data; empty: the bound address
+  bool curve = true;           // false only on loopback, with a warning
   std::uint32_t control_frame_bytes = 64U << 10;  // one turn's messages, coalesced
   std::uint32_t control_message_max_bytes = 4U << 20;
   std::uint32_t control_queue_max_bytes = 16U << 20;  // encoded, waiting for the socket, per peer
@@ -70,7 +71,8 @@ struct Options {
   std::uint32_t data_frame_bytes = 1U << 20;
   std::uint32_t data_frame_writes = 128;
   std::uint32_t lane_heartbeat_ms = 250;
-  std::uint32_t lane_timeout_ms = 3'000;
+  std::uint32_t lane_timeout_ms = 3'000;   // twice this without any lane ends a session
+  std::uint32_t max_lane_strangers = 256;  // connections that have not proved themselves
 
   // Bootstrap.
   std::vector<std::string> bootstrap_addresses;  // host:port of the registries of this fleet

@@ -9,6 +9,8 @@
 #include <optional>
 #include <type_traits>
 
+#include "base/loopback.h"
+
 namespace kvferry {
 namespace {
 
@@ -151,6 +153,9 @@ void add_page_and_write_rows(std::vector<OptionRow>& rows) {
       "after a failure, how long sources wait for their tickets before the sender gives up"));
   rows.push_back(number<&Options::max_inflight_bytes>(
       "max_inflight_bytes", "bytes", 65'536, 1ULL << 40, "posted, not completed, per session"));
+  rows.push_back(number<&Options::max_queued_writes>(
+      "max_queued_writes", "writes", 1, 1U << 28,
+      "waiting for max_inflight_bytes, per session; further ones are refused and counted"));
 }
 
 void add_peer_rows(std::vector<OptionRow>& rows) {
@@ -189,8 +194,9 @@ void add_control_rows(std::vector<OptionRow>& rows) {
                                               "address that the control link binds"));
   rows.push_back(number<&Options::control_port>("control_port", "port", 0, 65'535,
                                                 "port of the control link, 0: any free one"));
-  rows.push_back(text<&Options::advertise_host>("advertise_host", "address",
-                                                "address told to peers, empty: control_host"));
+  rows.push_back(text<&Options::advertise_host>(
+      "advertise_host", "address",
+      "address told to peers, for control and data, empty: the bound one"));
   rows.push_back(flag<&Options::curve>(
       "curve", "encrypt and authenticate the control link; false only on loopback"));
   rows.push_back(number<&Options::control_frame_bytes>(
@@ -220,6 +226,9 @@ void add_data_rows(std::vector<OptionRow>& rows) {
                                                      "between two heartbeats on an idle lane"));
   rows.push_back(number<&Options::lane_timeout_ms>("lane_timeout_ms", "ms", 10, kMaxMs,
                                                    "silence that ends a lane"));
+  rows.push_back(number<&Options::max_lane_strangers>(
+      "max_lane_strangers", "connections", 1, 1U << 16,
+      "data connections that have not proved themselves; further ones are dropped and counted"));
 }
 
 void add_process_rows(std::vector<OptionRow>& rows) {
@@ -252,10 +261,6 @@ std::vector<OptionRow> make_rows() {
   add_data_rows(rows);
   add_process_rows(rows);
   return rows;
-}
-
-bool is_loopback(std::string_view host) {
-  return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
 }
 
 bool is_wildcard(std::string_view host) {
@@ -331,13 +336,13 @@ Status check_addresses(const Options& options) {
     return refuse(fmt::format("advertise_host {} is no address that a peer can dial",
                               options.advertise_host));
   }
-  if (!options.curve && !is_loopback(options.control_host)) {
+  if (!options.curve && !is_loopback_host(options.control_host)) {
     return refuse(
         fmt::format("curve is off and control_host is {}: plain mode is for loopback only",
                     options.control_host));
   }
   // Keys come from the registry; without the token anybody could put a key there.
-  if (!is_loopback(options.control_host) && options.cluster_token_file.empty()) {
+  if (!is_loopback_host(options.control_host) && options.cluster_token_file.empty()) {
     return refuse(fmt::format("control_host {} is not loopback: set cluster_token_file",
                               options.control_host));
   }

@@ -130,6 +130,8 @@ struct FenceCompleted {
 struct LaneFailed {
   SessionEpoch session;
   Failure cause;
+  // No lane has been up for so long that none will come: the session ends with this cause.
+  bool all_lanes = false;
 };
 
 // The manager stops: every room fails with this cause, every session ends.

@@ -56,7 +56,8 @@ void SessionTable::handle_handshake_message(const std::string& sender_key,
   Peer* peer = nullptr;
   if (const auto* confirm = std::get_if<wire::HelloConfirm>(&message)) {
     for (auto& [id, candidate] : peers_) {
-      if (candidate->handshake != nullptr && candidate->handshake->epoch == confirm->epoch) {
+      if (candidate->handshake != nullptr && confirm->epoch != SessionEpoch{} &&
+          candidate->handshake->epoch == confirm->epoch) {
         peer = candidate.get();
       }
     }
@@ -208,6 +209,7 @@ void SessionTable::handle_hello(const std::string& sender_key, const wire::Hello
   if (const auto refusal = refuse_introduction(hello.self, sink)) {
     sink.count("hellos_refused");
     peer->last_cause = *refusal;
+    peer->pending_self = {};
     handshake.repeat = wire::HelloRefused{hello.nonce, *refusal};
   } else {
     environment_.fill_random(handshake.own_nonce);

@@ -212,13 +212,6 @@ void SessionTable::send_once(SessionEpoch epoch, wire::Message message, ActionSi
   }
 }
 
-void SessionTable::end_session(SessionEpoch epoch, const Failure& cause, Instant now,
-                               ActionSink& sink) {
-  if (Peer* peer = find_by_epoch(epoch)) {
-    end(*peer, cause, true, now, sink);
-  }
-}
-
 void SessionTable::end_all(const Failure& cause, Instant now, ActionSink& sink) {
   for (auto& [id, peer] : peers_) {
     peer->paired = false;
@@ -240,7 +233,11 @@ void SessionTable::dial(Peer& peer, Instant, ActionSink& sink) {
 
 void SessionTable::schedule_redial(Peer& peer, Instant now, ActionSink& sink) {
   if (peer.unusable) {
-    return;
+    if (!peer.paired) {
+      return;
+    }
+    // Wanted all the same: at the slowest pace, in case it was something between the two.
+    peer.redial_after = milliseconds(options_.redial_max_ms);
   }
   if (peer.redial_after == Duration{}) {
     // The first redial is immediate: most lost connections come back at once.
@@ -265,6 +262,7 @@ void SessionTable::handle_link_up(PeerId id, Instant now, ActionSink& sink) {
   }
   peer->link_up = true;
   peer->wrong_keys = 0;
+  peer->unusable = false;
   if (peer->session != nullptr && peer->session->live) {
     // One nonce per connection: an answer slower than the repetition counts, too.
     environment_.fill_random(peer->session->resume_nonce);
@@ -365,7 +363,7 @@ void SessionTable::end(Peer& peer, const Failure& cause, bool tell_peer, Instant
   }
   // A new connection for a new session: nothing that was said in the old one can arrive in it.
   peer.link_up = false;
-  if (peer.initiates && !peer.unusable) {
+  if (peer.initiates) {
     if (peer.redial_after == Duration{}) {
       peer.redial_after = milliseconds(options_.redial_min_ms);
     }
@@ -470,7 +468,13 @@ void SessionTable::handle_lane_failed(const LaneFailed& event, Instant now, Acti
   }
   failures.push_back(now);
   sink.count("lane_failures");
-  if (failures.size() >= options_.lane_failure_limit) {
+  sink.note(
+      fmt::format("a data lane with {} failed: {}", peer->address.endpoint, event.cause.what));
+  if (event.all_lanes) {
+    Failure cause = event.cause;
+    cause.peer = peer->address.endpoint;
+    end(*peer, cause, true, now, sink);
+  } else if (failures.size() >= options_.lane_failure_limit) {
     Failure cause = event.cause;
     cause.what = fmt::format("{} data lanes failed within {} ms; the last: {}", failures.size(),
                              options_.session_grace_ms, event.cause.what);
@@ -618,14 +622,15 @@ void SessionTable::flush_peer(Peer& peer, Instant now, ActionSink& sink) {
 
 void SessionTable::transmit(Peer& peer, wire::Frame frame, bool urgent, Instant now,
                             ActionSink& sink) {
+  if (!peer.link_up) {
+    return;  // what is owed stays owed
+  }
   Session& session = *peer.session;
   frame.session = session.epoch;
   frame.acknowledge = session.inbox.processed_through();
   session.acknowledge_due = false;
   session.last_sent = now;
-  if (peer.link_up) {
-    sink.send_frame(SendFrame{peer.id, std::move(frame), urgent});
-  }
+  sink.send_frame(SendFrame{peer.id, std::move(frame), urgent});
 }
 
 }  // namespace kvferry::core

@@ -82,7 +82,6 @@ class SessionTable {
             Instant now, ActionSink& sink);
   // Unnumbered, sent once (Stale, Unsupported).
   void send_once(SessionEpoch epoch, wire::Message message, ActionSink& sink, Instant now);
-  void end_session(SessionEpoch epoch, const Failure& cause, Instant now, ActionSink& sink);
   void end_all(const Failure& cause, Instant now, ActionSink& sink);
   // Sends what is queued and owed; at the end of every step.
   void flush(Instant now, ActionSink& sink);

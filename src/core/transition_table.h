@@ -33,7 +33,7 @@ enum class GrantTrigger : std::uint8_t {
   kCoverageFull,  // every writer's set is full
   kFenceDone,     // transports with a local fence
   kAllQuiet,      // transports without: every writer's tickets are settled
-  kTornDown,      // transports without: the session's teardown is proven
+  kTornDown,      // reserved for transports whose teardown is proven to end writes; none is yet
   kRevoke,        // the room failed
   kSucceed,       // the caller's cell says Success
   kRelease,       // the room failed and the pages are safe

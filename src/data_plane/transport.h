@@ -13,8 +13,8 @@
 //  D5  Each completion is delivered once, from any thread, to a noexcept sink. A posted ticket, a
 //      fence and a session each reserve their place in the sink when they are accepted.
 //
-// Threads: all methods are called by one thread (the driver) and return without waiting for a peer.
-// Completions come from the transport's own threads.
+// Threads: all methods but counters() are called by one thread (the driver) and return without
+// waiting for a peer. Completions come from the transport's own threads.
 #pragma once
 
 #include <array>
@@ -52,11 +52,14 @@ class CompletionSink {
   virtual void fence_done(GrantId grant) noexcept = 0;
   // Both sides: a lane of the session broke. The core counts these against lane_failure_limit.
   virtual void lane_failed(SessionEpoch session, Failure cause) noexcept = 0;
+  // Source side, at most once per session: for 2 * lane_timeout_ms it has had no lane that proved
+  // itself, so nothing it posts will get through. The core ends it.
+  virtual void session_unreachable(SessionEpoch session, Failure cause) noexcept = 0;
 };
 
 struct TransportConfig {
   Role role = Role::kPrefill;
-  std::string host = "127.0.0.1";  // address to bind and to advertise
+  std::string host = "127.0.0.1";  // address to bind, and to advertise unless told otherwise
   std::uint16_t port = 0;
   std::string advertise_host;  // told to peers instead of host, for example behind a wildcard
   std::uint32_t lanes_per_peer = 2;
@@ -65,9 +68,11 @@ struct TransportConfig {
   std::uint32_t frame_writes = 128;
   std::uint32_t max_grant_slots = 8'192;
   std::uint64_t max_inflight_bytes = 64ULL << 20;  // posted and not completed, per session
+  std::uint32_t max_queued_writes = 4'194'304;     // waiting for that window, per session
   std::uint32_t write_timeout_ms = 30'000;
   std::uint32_t lane_heartbeat_ms = 250;
   std::uint32_t lane_timeout_ms = 3'000;
+  std::uint32_t max_lane_strangers = 256;  // decode: connections that have not proved themselves
 };
 
 // Both ends of one session, opened by each side when the hello has completed.
@@ -95,11 +100,19 @@ struct TransportProperties {
   bool moves_device_memory = false;
 };
 
+// Counts from the transport's start; exported as <name>_total.
+struct TransportCounter {
+  std::string_view name;  // a literal
+  std::uint64_t value = 0;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;  // as stop()
 
   virtual TransportProperties properties() const = 0;
+  // From any thread, also after stop().
+  virtual std::vector<TransportCounter> counters() const { return {}; }
   // Goes into the hello: how this side is reached.
   virtual std::vector<std::uint8_t> local_blob() const = 0;
 

@@ -72,10 +72,4 @@ std::string_view bare_host(std::string_view host) {
 bool is_ipv4_literal(std::string_view host) { return is_literal(AF_INET, host); }
 bool is_ipv6_literal(std::string_view host) { return is_literal(AF_INET6, host); }
 
-bool is_loopback_host(std::string_view host) {
-  host = bare_host(host);
-  return host == "localhost" || host == "::1" ||
-         (host.starts_with("127.") && is_ipv4_literal(host));
-}
-
 }  // namespace kvferry::net

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/loopback.h"
+
 namespace kvferry::net {
 
 struct Endpoint {
@@ -23,7 +25,6 @@ std::string_view bare_host(std::string_view host);
 
 bool is_ipv4_literal(std::string_view host);
 bool is_ipv6_literal(std::string_view host);
-// localhost, 127.0.0.0/8 or ::1. Other names are not resolved and count as foreign.
-bool is_loopback_host(std::string_view host);
+using kvferry::is_loopback_host;
 
 }  // namespace kvferry::net

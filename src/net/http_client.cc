@@ -31,6 +31,7 @@
 #include "base/log.h"
 #include "net/endpoint.h"
 #include "net/http_text.h"
+#include "net/name_lookup.h"
 
 namespace kvferry::net {
 namespace {
@@ -47,6 +48,8 @@ constexpr std::size_t kPieceBytes = 16U << 10;
 constexpr auto kIdleLifetime = std::chrono::seconds(30);
 constexpr auto kSweepInterval = std::chrono::seconds(5);
 constexpr std::size_t kMaxIdlePerAddress = 256;
+// A reused connection that ends so soon after the request was closed before that one arrived.
+constexpr auto kStaleWindow = std::chrono::milliseconds(100);
 
 class Worker;
 
@@ -115,6 +118,7 @@ class Call final : public HttpCall, public std::enable_shared_from_this<Call> {
   Clock::time_point phase_until_ = Clock::time_point::max();
   Clock::time_point total_until_ = Clock::time_point::max();
   Clock::time_point watched_until_ = Clock::time_point::max();
+  Clock::time_point stale_until_ = Clock::time_point::min();
   bool closed_ = false;
   std::uint64_t body_bytes_ = 0;
   std::optional<Failure> failure_;
@@ -319,9 +323,10 @@ asio::awaitable<Call::Attempt> Call::attempt(Worker& worker, bool may_reuse) {
                                                      asio::buffer(request_.body)};
   // A server that refuses a long body answers and closes before it is written, so that the answer
   // is looked for in any case; a dead connection shows there too.
-  error_code ignored;
+  error_code unwritten;
   co_await asio::async_write(wire_->socket, buffers,
-                             asio::redirect_error(asio::use_awaitable, ignored));
+                             asio::redirect_error(asio::use_awaitable, unwritten));
+  stale_until_ = unwritten ? Clock::time_point::max() : Clock::now() + kStaleWindow;
   bool stale = false;
   co_await read_answer(worker, stale);
   co_return stale ? Attempt::kStale : Attempt::kEnded;
@@ -351,8 +356,8 @@ asio::awaitable<bool> Call::connect(asio::io_context& io) {
   co_return !closed_;
 }
 
-// Literals at once. Names on Asio's resolver thread, for which nobody waits longer than the
-// deadline.
+// Literals at once. Names on a thread of the lookups, for which nobody waits: neither this call
+// beyond its deadline nor the client's end, as Asio's own resolver would have it.
 asio::awaitable<std::vector<tcp::endpoint>> Call::resolve(asio::io_context& io, Endpoint target) {
   std::vector<tcp::endpoint> endpoints;
   error_code error;
@@ -366,33 +371,48 @@ asio::awaitable<std::vector<tcp::endpoint>> Call::resolve(asio::io_context& io, 
     endpoints.emplace_back(literal, target.port);
     co_return endpoints;
   }
-  struct Answer {
-    bool there = false;
-    error_code error;
-    tcp::resolver::results_type results;
-  };
-  const auto answer = std::make_shared<Answer>();
-  const auto resolver = std::make_shared<tcp::resolver>(io);
+  const auto answer = std::make_shared<std::optional<NameAnswer>>();
   resolved_.emplace(io, Clock::time_point::max());
-  resolver->async_resolve(target.host, std::to_string(target.port),
-                          [self = shared_from_this(), resolver, answer](
-                              error_code failed, tcp::resolver::results_type results) {
-                            *answer = {true, failed, std::move(results)};
-                            if (self->resolved_) {
-                              self->resolved_->cancel();
-                            }
-                          });
+  const auto lookup = look_up_name(
+      target.host, [handle = handle_, weak = weak_from_this(), answer](NameAnswer found) {
+        std::lock_guard lock(handle->mutex);
+        if (handle->worker == nullptr) {
+          return;
+        }
+        asio::post(handle->worker->io(), [weak, answer, found = std::move(found)]() mutable {
+          *answer = std::move(found);
+          if (const auto self = weak.lock(); self && self->resolved_) {
+            self->resolved_->cancel();
+          }
+        });
+      });
+  if (!lookup) {
+    set_failure(FailureCode::kOperatingSystem, FailureWhere::kLocal,
+                "resolving the name: the system refuses a thread");
+    resolved_.reset();
+    co_return endpoints;
+  }
   error_code ignored;
   co_await resolved_->async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   resolved_.reset();
-  if (!answer->there) {
+  if (!answer->has_value()) {
     co_return endpoints;  // shut, by whom is noted there
   }
-  if (answer->error) {
-    fail_by("resolving the name", answer->error);
+  const NameAnswer& found = **answer;
+  if (found.error != 0) {
+    set_failure(found.is_local() ? FailureCode::kOperatingSystem : FailureCode::kPeerUnreachable,
+                found.is_local() ? FailureWhere::kLocal : FailureWhere::kPath,
+                fmt::format("resolving the name: {}", found.message()));
   }
-  for (const auto& entry : answer->results) {
-    endpoints.push_back(entry.endpoint());
+  for (const std::string& literal_address : found.addresses) {
+    const auto address = asio::ip::make_address(literal_address, error);
+    if (!error) {
+      endpoints.emplace_back(address, target.port);
+    }
+  }
+  if (endpoints.empty()) {
+    set_failure(FailureCode::kPeerUnreachable, FailureWhere::kPath,
+                "resolving the name: no usable address");
   }
   co_return endpoints;
 }
@@ -408,7 +428,8 @@ asio::awaitable<bool> Call::read_answer(Worker& worker, bool& stale) {
     co_await http::async_read_header(wire_->socket, wire_->input, parser,
                                      asio::redirect_error(asio::use_awaitable, error));
     if (error) {
-      stale = wire_->reused && !closed_ && !parser.got_some() && wire_->input.size() == 0;
+      stale = wire_->reused && !closed_ && !parser.got_some() && wire_->input.size() == 0 &&
+              Clock::now() < stale_until_;
       if (!stale) {
         fail_by("waiting for the answer", error);
       }

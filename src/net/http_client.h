@@ -46,12 +46,15 @@ class HttpCall {
 class HttpClient {
  public:
   static std::unique_ptr<HttpClient> start(unsigned threads = 1);
-  // Cancels what is open (on_end is not called; a fetch() gets kShuttingDown) and joins; a lookup
-  // of a host name that is under way is waited for. Not from a callback.
+  // Cancels what is open (on_end is not called; a fetch() gets kShuttingDown) and joins. A lookup
+  // of a host name that is under way goes on without the client (net/name_lookup.h) and is not
+  // waited for. Not from a callback.
   virtual ~HttpClient() = default;
   // Returns at once. With several threads each call belongs to one of them. Idle keep-alive
-  // connections are reused per address; a request that fails on a reused connection before any byte
-  // of the answer came is tried once more on a new one.
+  // connections are reused per address. A server may close one just when a request is on its way to
+  // it: if no byte of the answer came, and writing failed or the connection ended within 100 ms
+  // after the request was written, it is tried once more on a new connection. One that ends later
+  // may have been carried out and is not repeated: on_end gets kPeerLost.
   virtual std::shared_ptr<HttpCall> call(HttpCallOptions options, HttpRequest request,
                                          HttpCallbacks callbacks) = 0;
   // Waits for the whole answer. Not for engine or protocol threads, nor from a callback.

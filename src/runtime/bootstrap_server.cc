@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/loopback.h"
 #include "core/bootstrap_registry.h"
 #include "net/http_server.h"
 #include "runtime/cluster_tokens.h"
@@ -30,10 +31,6 @@ constexpr std::size_t kNonceDigits = 32;
 // A lease shorter than its renewals can be is of no use, one of days hides a dead rank.
 constexpr std::uint32_t kMinLeaseMs = 100;
 constexpr std::uint32_t kMaxLeaseMs = 3'600'000;
-
-bool is_loopback(std::string_view host) {
-  return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
-}
 
 template <typename Number>
 std::optional<Number> to_number(std::string_view text) {
@@ -271,7 +268,7 @@ std::string BootstrapServerImpl::metrics() {
 }  // namespace
 
 Result<std::unique_ptr<BootstrapServer>> BootstrapServer::start(BootstrapServerOptions options) {
-  if (options.cluster_token_file.empty() && !is_loopback(options.host)) {
+  if (options.cluster_token_file.empty() && !is_loopback_host(options.host)) {
     return fail(FailureCode::kInvalidArgument,
                 fmt::format("the registry would listen on {} without a cluster token, and whoever "
                             "reaches it could register: set cluster_token_file, or bind 127.0.0.1",

@@ -123,6 +123,15 @@ void Mailbox::lane_failed(SessionEpoch session, Failure cause) noexcept {
   signal_.raise();
 }
 
+// Never dropped: it comes once, and nothing else would end the session.
+void Mailbox::session_unreachable(SessionEpoch session, Failure cause) noexcept {
+  {
+    std::lock_guard lock(completions_mutex_);
+    completions_.emplace_back(core::LaneFailed{session, std::move(cause), true});
+  }
+  signal_.raise();
+}
+
 void Mailbox::drain(std::vector<core::Event>& events) {
   events.clear();
   signal_.lower();

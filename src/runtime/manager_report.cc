@@ -113,6 +113,9 @@ std::vector<MetricSample> ManagerState::metrics() const {
   add_driver(samples, *view);
   samples.counter("lane_failures_dropped_total",
                   static_cast<double>(mailbox_->lane_failures_dropped()));
+  for (const data_plane::TransportCounter& counter : transport_->counters()) {
+    samples.counter(std::string(counter.name) + "_total", static_cast<double>(counter.value));
+  }
   samples.gauge("open_handles", table_->open_handles());
   samples.gauge("known_keys", static_cast<double>(keys_->size()));
   add_registries(samples, bootstrap_->counters());

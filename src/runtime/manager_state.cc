@@ -16,13 +16,18 @@
 namespace kvferry::runtime {
 namespace {
 
-bool is_wildcard(std::string_view host) {
-  return host == "0.0.0.0" || host == "::" || host == "[::]" || host == "*";
-}
-
 // endpoint with its host replaced, unless host is empty.
 std::string with_host(const std::string& endpoint, const std::string& host) {
   return host.empty() ? endpoint : host + endpoint.substr(endpoint.rfind(':'));
+}
+
+// As the resolver takes it: without brackets, and with a wildcard's number.
+std::string bare_host(const std::string& host) {
+  if (host == "*") {
+    return "0.0.0.0";
+  }
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  return bracketed ? host.substr(1, host.size() - 2) : host;
 }
 
 Incarnation draw_incarnation() { return Incarnation{random_u64(), random_u64() | 1}; }
@@ -129,18 +134,25 @@ Status ManagerState::open_control_link() {
 Status ManagerState::open_transport() {
   data_plane::TransportConfig config;
   config.role = args_.role;
-  config.host = !options_.data_host.empty()          ? options_.data_host
-                : is_wildcard(options_.control_host) ? options_.advertise_host
-                                                     : options_.control_host;
+  config.host = bare_host(options_.data_host.empty() ? options_.control_host : options_.data_host);
+  // A data_host of its own (another network card) is what peers dial; only without one do lanes go
+  // where the control link is advertised.
+  const bool own_address =
+      !options_.data_host.empty() && config.host != "0.0.0.0" && config.host != "::";
+  if (!own_address) {
+    config.advertise_host = bare_host(options_.advertise_host);
+  }
   config.port = options_.data_port;
   config.lanes_per_peer = options_.lanes_per_peer;
   config.frame_bytes = options_.data_frame_bytes;
   config.frame_writes = options_.data_frame_writes;
   config.max_grant_slots = options_.max_grant_slots;
   config.max_inflight_bytes = options_.max_inflight_bytes;
+  config.max_queued_writes = options_.max_queued_writes;
   config.write_timeout_ms = options_.write_timeout_ms;
   config.lane_heartbeat_ms = options_.lane_heartbeat_ms;
   config.lane_timeout_ms = options_.lane_timeout_ms;
+  config.max_lane_strangers = options_.max_lane_strangers;
   Result<std::unique_ptr<data_plane::Transport>> transport =
       data_plane::make_transport(options_.transport, config, *mailbox_);
   if (!transport) {
@@ -304,9 +316,8 @@ void ManagerState::stop() {
   driver_->request_stop(failure(FailureCode::kShuttingDown, "the manager was stopped"),
                         monotonic_now() + milliseconds(options_.stop_timeout_ms) * 2 / 5);
   driver_->join();
-  transport_->stop();
+  transport_->stop();  // kept, since metrics() still reads its counters
   bootstrap_->stop();
-  transport_.reset();
   link_.reset();
 }
 

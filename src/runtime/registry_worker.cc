@@ -71,6 +71,10 @@ Status RegistryWorker::start() {
 bool RegistryWorker::add_query(core::ResolvePrefill query) {
   const Instant deadline = monotonic_now() + milliseconds(config_.total_timeout_ms);
   std::lock_guard lock(mutex_);
+  if (ended_) {
+    mailbox_.push_reserved(core::PrefillResolved{query.receiver, tl::unexpected(*ended_)});
+    return true;
+  }
   if (waiting_ + incoming_.size() >= config_.max_queries) {
     return false;
   }
@@ -78,7 +82,8 @@ bool RegistryWorker::add_query(core::ResolvePrefill query) {
                             Failure{FailureCode::kBootstrapFailed, FailureWhere::kPath,
                                     fmt::format("registry {} was not reached in {} ms",
                                                 config_.address, config_.total_timeout_ms),
-                                    config_.address, -1}});
+                                    config_.address, -1},
+                            false});
   changed_.notify_one();
   return true;
 }
@@ -139,12 +144,34 @@ void RegistryWorker::run() {
     }
     leave();
   } catch (const std::exception& error) {
-    // The rooms that ask this registry run into their own deadline; the server shows why.
+    thread_failed(error.what());
+  }
+}
+
+// On the thread, as its last act. Whatever throws here ends the process, as elsewhere where an
+// answer that is owed can't be given.
+void RegistryWorker::thread_failed(const char* why) {
+  log::error("registry {}: thread ended: {}", config_.address, why);
+  const Failure failure{FailureCode::kBootstrapFailed, FailureWhere::kLocal,
+                        fmt::format("the thread for registry {} ended: {}", config_.address, why),
+                        config_.address, -1};
+  {
     std::lock_guard lock(mutex_);
     registration_.refused = true;
-    registration_.cause = fmt::format("its thread ended: {}", error.what());
-    log::error("registry {}: thread ended: {}", config_.address, error.what());
+    registration_.cause = fmt::format("its thread ended: {}", why);
+    ended_ = failure;
+    for (Query& query : incoming_) {
+      answer(query, tl::unexpected(failure));
+    }
+    incoming_.clear();
+    waiting_ = 0;
   }
+  for (Query& query : queries_) {
+    if (!query.answered) {
+      answer(query, tl::unexpected(failure));
+    }
+  }
+  queries_.clear();
 }
 
 // False once the worker shall leave.
@@ -160,6 +187,7 @@ bool RegistryWorker::wait_for_work() {
     changed_.wait_for(lock, pause,
                       [this] { return stopping_ || refresh_requested_ || !incoming_.empty(); });
   }
+  queries_.reserve(queries_.size() + incoming_.size());  // all of them move or none
   std::move(incoming_.begin(), incoming_.end(), std::back_inserter(queries_));
   incoming_.clear();
   waiting_ = queries_.size();
@@ -341,26 +369,34 @@ void RegistryWorker::answer_queries() {
   if (queries_.empty() || !rows_usable_ || monotonic_now() >= rows_at_ + kRowsFresh) {
     return;
   }
-  std::erase_if(queries_, [this](Query& query) {
+  for (Query& query : queries_) {
     Result<std::vector<core::PeerRow>> rows = choose_prefill(rows_, query.question);
-    if (!rows) {
+    if (rows) {
+      answer(query, std::move(rows));
+    } else {
       query.last = std::move(rows.error());
-      return false;
     }
-    mailbox_.push_reserved(core::PrefillResolved{query.question.receiver, std::move(rows)});
-    return true;
-  });
+  }
+  drop_answered();
+}
+
+// Noted at once, so that an exception on the way does not lead to a second answer.
+void RegistryWorker::answer(Query& query, Result<std::vector<core::PeerRow>> rows) {
+  mailbox_.push_reserved(core::PrefillResolved{query.question.receiver, std::move(rows)});
+  query.answered = true;
+}
+
+void RegistryWorker::drop_answered() {
+  std::erase_if(queries_, [](const Query& query) { return query.answered; });
 }
 
 void RegistryWorker::expire_queries(Instant now) {
-  std::erase_if(queries_, [&](Query& query) {
-    if (query.deadline > now) {
-      return false;
+  for (Query& query : queries_) {
+    if (query.deadline <= now) {
+      answer(query, tl::unexpected(std::move(query.last)));
     }
-    mailbox_.push_reserved(
-        core::PrefillResolved{query.question.receiver, tl::unexpected(std::move(query.last))});
-    return true;
-  });
+  }
+  drop_answered();
 }
 
 void RegistryWorker::leave() {

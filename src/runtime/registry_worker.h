@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -58,8 +59,8 @@ class RegistryWorker {
   Status start();
 
   // --- any thread; none waits ---
-  // Answered by a PrefillResolved within total_timeout_ms, and one try at most more. False when
-  // max_queries wait.
+  // Answered by a PrefillResolved within total_timeout_ms, and one try at most more; at once, with
+  // kBootstrapFailed, when the thread has ended by an exception. False when max_queries wait.
   bool add_query(core::ResolvePrefill query);
   void want_pairs();
   // Looks again, at most every 200 ms.
@@ -81,6 +82,7 @@ class RegistryWorker {
     core::ResolvePrefill question;
     Instant deadline;
     Failure last;
+    bool answered = false;
   };
 
   void run();
@@ -94,6 +96,9 @@ class RegistryWorker {
   void use_rows(std::vector<core::RegistryRow> rows, Instant now);
   void answer_queries();
   void expire_queries(Instant now);
+  void answer(Query& query, Result<std::vector<core::PeerRow>> rows);
+  void drop_answered();
+  void thread_failed(const char* why);
   void leave();
   core::RegistryRow signed_row();
   Duration jittered(Duration duration);
@@ -115,6 +120,7 @@ class RegistryWorker {
   bool pairs_wanted_ = false;
   bool stopping_ = false;
   Registration registration_;
+  std::optional<Failure> ended_;  // by an exception: the answer to whoever asks from then on
 
   // The thread's own.
   std::vector<Query> queries_;

@@ -265,13 +265,9 @@ net::HttpResponse HttpApi::room_answer(std::string_view name) const {
 std::string HttpApi::metrics_text() const {
   std::vector<MetricSample> samples;
   if (context_.pool != nullptr) {
-    // Before the library's samples of the same names: those are of its last turn, these are of now.
     const PagePool& pool = *context_.pool;
-    const bool decode = context_.role == ServeRole::kDecode;
-    samples.push_back(
-        counted(decode ? "pages_granted_total" : "pages_held_total", pool.taken_total()));
-    samples.push_back(
-        counted(decode ? "pages_returned_total" : "pages_released_total", pool.returned_total()));
+    samples.push_back(counted("pool_pages_taken_total", pool.taken_total()));
+    samples.push_back(counted("pool_pages_given_back_total", pool.returned_total()));
     samples.push_back(counted("pool_double_returns_total", pool.double_returns()));
     samples.push_back(gauge("pool_pages", pool.page_count()));
     samples.push_back(gauge("pool_pages_free", pool.free_pages()));

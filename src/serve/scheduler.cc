@@ -101,6 +101,9 @@ void Scheduler::run() noexcept {
     alive_ = false;
     left.swap(inbox_);
   }
+  left.insert(left.begin(), std::make_move_iterator(batch_.begin()),
+              std::make_move_iterator(batch_.end()));
+  batch_.clear();
   const Failure cause{
       FailureCode::kShuttingDown,
       FailureWhere::kLocal,
@@ -118,7 +121,6 @@ void Scheduler::run() noexcept {
 }
 
 void Scheduler::loop() {
-  std::vector<Submission> batch;
   bool more = false;
   while (!stopping_) {
     if (!more) {
@@ -127,12 +129,14 @@ void Scheduler::loop() {
     wake_->lower();
     {
       std::lock_guard lock(mutex_);
-      batch.swap(inbox_);
+      batch_.assign(std::make_move_iterator(inbox_.begin()), std::make_move_iterator(inbox_.end()));
+      inbox_.clear();
     }
-    for (auto& submission : batch) {
+    while (!batch_.empty()) {
+      Submission submission = std::move(batch_.front());
+      batch_.pop_front();
       accept(std::move(submission));
     }
-    batch.clear();
     more = turn(monotonic_now());
   }
 }

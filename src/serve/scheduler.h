@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -74,6 +75,8 @@ class Scheduler {
   std::atomic<bool> stopping_{false};
   mutable std::mutex mutex_;
   std::vector<Submission> inbox_;
+  // The thread's own: taken from the inbox and not accepted yet.
+  std::deque<Submission> batch_;
   std::string problem_;
   log::RateLimit failure_lines_;
   std::thread thread_;

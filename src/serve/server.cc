@@ -133,13 +133,20 @@ Status ServerImpl::start() {
 }
 
 Status ServerImpl::start_transfer() {
-  // Each accepted request may need an aux slot.
-  auto pool = PagePool::create(engine_->info(), options_.pool_pages, options_.limits.max_requests);
+  // Each accepted request may need an aux slot, while that of a failed one may still be held.
+  auto pool =
+      PagePool::create(engine_->info(), options_.pool_pages, 2 * options_.limits.max_requests);
   if (!pool) {
     return tl::unexpected(pool.error());
   }
   pool_ = std::move(*pool);
   Options library = options_.library;
+  if (options_.role == ServeRole::kPrefill) {
+    // A sender waits for its grants as long as decode may queue the request for want of pages.
+    constexpr std::uint32_t kMarginMs = 10'000;
+    library.bootstrap_timeout_ms =
+        std::max(library.bootstrap_timeout_ms, options_.limits.queue_timeout_ms + kMarginMs);
+  }
   auto& registries = library.bootstrap_addresses;
   if (!options_.bootstrap_address.empty() &&
       std::find(registries.begin(), registries.end(), options_.bootstrap_address) ==

@@ -38,6 +38,7 @@ class RecordingSink final : public CompletionSink {
     std::vector<Landing> torn;
     std::map<std::uint64_t, std::uint32_t> fences;
     std::vector<Failure> lane_failures;
+    std::vector<std::pair<SessionEpoch, Failure>> unreachable;
 
     std::size_t completed() const { return tickets_completed; }
     bool has_outcome(std::uint64_t ticket) const {
@@ -88,6 +89,9 @@ class RecordingSink final : public CompletionSink {
   }
   void lane_failed(SessionEpoch, Failure cause) noexcept override {
     change([&](State& state) { state.lane_failures.push_back(std::move(cause)); });
+  }
+  void session_unreachable(SessionEpoch session, Failure cause) noexcept override {
+    change([&](State& state) { state.unreachable.emplace_back(session, std::move(cause)); });
   }
 
   // Whether the condition held before patience ran out.

@@ -69,6 +69,7 @@ Rig::Rig(const Case& c, const Tuning& tuning)
   config.lane_heartbeat_ms = tuning.lane_heartbeat_ms;
   config.frame_bytes = tuning.frame_bytes;
   config.max_inflight_bytes = tuning.max_inflight_bytes;
+  config.max_lane_strangers = tuning.max_lane_strangers;
   config.max_grant_slots = 64;
   config.role = Role::kDecode;
   target_ = make(c.kind, config, target_sink_, fabric_);

@@ -62,6 +62,7 @@ class Rig {
     std::uint32_t frame_bytes = 256U << 10;
     std::uint64_t max_inflight_bytes = 64ULL << 20;
     std::uint32_t lanes = 2;
+    std::uint32_t max_lane_strangers = 256;
   };
 
   explicit Rig(const Case& c) : Rig(c, Tuning()) {}

@@ -46,6 +46,14 @@ bool comes_to(Count&& count, std::size_t wanted) {
   return true;
 }
 
+std::uint64_t counter(const Transport& transport, std::string_view name) {
+  for (const TransportCounter& counter : transport.counters()) {
+    if (counter.name == name) return counter.value;
+  }
+  ADD_FAILURE() << "no counter " << name;
+  return 0;
+}
+
 class TcpLane : public testing::Test {
  protected:
   explicit TcpLane(const Rig::Tuning& tuning = Rig::Tuning()) : rig_(kCase, tuning) {
@@ -247,6 +255,7 @@ TEST_F(TcpLane, AStrangerGetsNothing) {
     EXPECT_FALSE(lane->authenticate(wrong, SessionEpoch(kSession), kRawSerial));
     lane->send(frame);
     EXPECT_TRUE(lane->wait_closed());
+    EXPECT_EQ(counter(rig_.target(), "lane_strangers_rejected"), 1U);
   }
   {
     auto lane = RawLane::connect(rig_.target_address());
@@ -285,6 +294,21 @@ TEST_F(TcpLane, StrangersAreLimitedInNumber) {
   // They hold nobody up who is inside.
   rig_.grant(1, kSession, 0, 1, {0});
   EXPECT_EQ(rig_.send(kSession, rig_.write(0, 1, 0, 0)), WriteOutcome::kLanded);
+}
+
+TEST(TcpStrangers, TheirLimitIsAnOptionAndThoseBeyondItAreCounted) {
+  Rig::Tuning tuning;
+  tuning.max_lane_strangers = 3;
+  Rig rig(kCase, tuning);
+  std::vector<RawLane> strangers;
+  for (int i = 0; i < 20; ++i) {
+    auto lane = RawLane::connect(rig.target_address());
+    if (!lane) break;
+    strangers.push_back(std::move(*lane));
+  }
+  EXPECT_EQ(strangers.size(), 3U);
+  EXPECT_EQ(counter(rig.target(), "lane_strangers_full"), 1U);
+  EXPECT_TRUE(comes_to([&] { return counter(rig.target(), "lane_strangers_timed_out"); }, 3));
 }
 
 TEST_F(TcpLane, ALaneMayComeBeforeItsSession) {
@@ -483,6 +507,64 @@ TEST(TcpSource, AFrameGivenUpInMidWayIsFinishedWithZerosAndVoid) {
     ASSERT_NO_FATAL_FAILURE(give_up_in_mid_way(saw_zeros));
   }
   EXPECT_TRUE(saw_zeros) << "no give-up met a frame in mid-payload";
+}
+
+// A listener whose connections come up in the kernel and are never answered.
+class TcpBlackHole : public testing::Test {
+ protected:
+  TcpBlackHole() : listener_(std::move(tcp::listen_on("127.0.0.1", 0).value())) {
+    TransportConfig config;
+    config.lane_timeout_ms = 100;
+    config.lane_heartbeat_ms = 20;
+    config.max_queued_writes = 4;
+    source_ = std::move(make_transport("tcp", config, sink_).value());
+    pool_.fill_pattern(1);
+    EXPECT_TRUE(source_->register_regions(pool_.regions()));
+    SessionLink link;
+    link.epoch = SessionEpoch(kSession);
+    link.peer_blob = tcp::encode_blob({"127.0.0.1", listener_.port, 1U << 20, 128});
+    link.peer_item_bytes = {kSimple.item_bytes};
+    EXPECT_TRUE(source_->open_session(link));
+  }
+
+  std::atomic<std::uint64_t> clock_{0};
+  RecordingSink sink_{clock_};
+  Pool pool_{kSimple};
+  tcp::Listener listener_;
+  std::unique_ptr<Transport> source_;
+};
+
+TEST_F(TcpBlackHole, TheSessionIsReportedUnreachableOnce) {
+  ASSERT_TRUE(sink_.wait([](const auto& state) { return !state.unreachable.empty(); }));
+  const std::size_t failures = sink_.snapshot().lane_failures.size();
+  ASSERT_TRUE(
+      sink_.wait([&](const auto& state) { return state.lane_failures.size() >= failures + 6; }));
+  const auto state = sink_.snapshot();
+  ASSERT_EQ(state.unreachable.size(), 1U);
+  const auto& [session, cause] = state.unreachable.front();
+  EXPECT_EQ(session, SessionEpoch(kSession));
+  EXPECT_EQ(cause.code, FailureCode::kPeerUnreachable);
+  const std::string address = "127.0.0.1:" + std::to_string(listener_.port);
+  EXPECT_EQ(cause.peer, address);
+  EXPECT_NE(cause.what.find(address), std::string::npos) << cause.what;
+  EXPECT_NE(cause.what.find("lane_timeout_ms"), std::string::npos) << cause.what;
+}
+
+TEST_F(TcpBlackHole, WritesBeyondTheQueueAreRefusedAndCounted) {
+  std::vector<Write> writes(6);
+  for (std::uint32_t i = 0; i < writes.size(); ++i) {
+    writes[i].ticket = TicketId(i + 1);
+    writes[i].target_item = i;
+    writes[i].length = kSimple.item_bytes;
+  }
+  source_->post(SessionEpoch(kSession), writes);
+  ASSERT_TRUE(sink_.wait_outcome(6));
+  EXPECT_EQ(sink_.snapshot().completed(), 2U);
+  EXPECT_EQ(sink_.outcome(5), WriteOutcome::kRefused);
+  EXPECT_EQ(sink_.outcome(6), WriteOutcome::kRefused);
+  EXPECT_EQ(counter(*source_, "queued_writes_refused"), 2U);
+  source_->stop();
+  EXPECT_EQ(counter(*source_, "queued_writes_refused"), 2U) << "also after the end";
 }
 
 class TcpRelay : public TcpLane {

@@ -7,15 +7,14 @@
 namespace kvferry::data_plane::tcp {
 namespace {
 
-// Writes that wait for the window; more of them are refused rather than let memory grow.
-constexpr std::size_t kMaxQueuedWrites = 4U << 20;
 constexpr std::size_t kMaxSpareFrames = 256;
 
 }  // namespace
 
 SourceSession::SourceSession(EventLoop& loop, CompletionSink& sink, const TransportConfig& config,
                              const SessionLink& link, const TargetBlob& target,
-                             std::span<const Region> regions)
+                             std::span<const Region> regions,
+                             std::atomic<std::uint64_t>& queued_writes_refused)
     : loop_(loop),
       sink_(sink),
       config_(config),
@@ -29,12 +28,14 @@ SourceSession::SourceSession(EventLoop& loop, CompletionSink& sink, const Transp
                      milliseconds(config.lane_heartbeat_ms),
                      milliseconds(config.lane_timeout_ms)},
       frame_bytes_(std::min(config.frame_bytes, target.frame_bytes)),
-      frame_writes_(std::min({config.frame_writes, target.frame_writes, kMaxFrameWrites})) {}
+      frame_writes_(std::min({config.frame_writes, target.frame_writes, kMaxFrameWrites})),
+      queued_writes_refused_(queued_writes_refused) {}
 
 void SourceSession::start() {
   for (std::uint32_t i = 0; i < std::max(1U, config_.lanes_per_peer); ++i) {
     lanes_.push_back(std::make_unique<SourceLane>(loop_, *this, lane_settings_, next_serial_));
   }
+  last_tick_ = loop_.now();
   for (const auto& lane : lanes_) lane->tick(loop_.now());
 }
 
@@ -74,7 +75,11 @@ void SourceSession::enqueue(std::span<const layout::Write> writes, Instant deadl
     if (closed_) {
       completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kUnknown});
       quiet_.push_back(write.ticket);
-    } else if (!is_acceptable(write) || queue_.size() >= kMaxQueuedWrites) {
+    } else if (!is_acceptable(write)) {
+      completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kRefused});
+    } else if (queue_.size() >= config_.max_queued_writes) {
+      // Refused rather than let memory grow.
+      queued_writes_refused_.fetch_add(1, std::memory_order_relaxed);
       completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kRefused});
     } else {
       queue_.push_back(Queued{write, deadline});
@@ -160,6 +165,7 @@ void SourceSession::pump_lanes() {
 }
 
 void SourceSession::on_lane_up(SourceLane& lane) {
+  without_lane_ = {};
   ask_soon();
   lane.pump();
 }
@@ -184,6 +190,7 @@ void SourceSession::on_lane_lost(std::uint32_t serial, OutFramePtr untouched,
   }
   flush_completions();
   ask_soon();
+  last_lane_failure_ = cause.what;
   sink_.lane_failed(epoch_, std::move(cause));
 }
 
@@ -289,6 +296,26 @@ void SourceSession::flush_completions() {
   quiet_.clear();
 }
 
+// A port that swallows everything makes lanes fail too seldom to be counted, so the time without
+// any lane is measured. A tick that comes late says nothing about the peer and counts in part only.
+void SourceSession::watch_reachability(Instant now) {
+  const Duration step = std::min<Duration>(now - last_tick_, lane_settings_.timeout / 4);
+  last_tick_ = now;
+  if (lane_that_is_up() != nullptr) {
+    without_lane_ = {};
+    return;
+  }
+  without_lane_ += step;
+  if (unreachable_reported_ || without_lane_ < 2 * lane_settings_.timeout) return;
+  unreachable_reported_ = true;
+  const std::string address = lane_settings_.host + ":" + std::to_string(lane_settings_.port);
+  std::string what = "no data lane to " + address + " for " +
+                     std::to_string(2ULL * config_.lane_timeout_ms) + " ms (2 * lane_timeout_ms)";
+  if (!last_lane_failure_.empty()) what += ", the last try: " + last_lane_failure_;
+  sink_.session_unreachable(epoch_, Failure{FailureCode::kPeerUnreachable, FailureWhere::kPath,
+                                            std::move(what), address, -1});
+}
+
 void SourceSession::tick(Instant now) {
   while (!queue_.empty() && now >= queue_.front().deadline) {
     const TicketId ticket = queue_.front().write.ticket;
@@ -313,6 +340,7 @@ void SourceSession::tick(Instant now) {
     waiting = unresolved_.erase(waiting);
   }
   flush_completions();
+  watch_reachability(now);
   for (const auto& lane : lanes_) lane->tick(now);
 }
 

@@ -4,10 +4,12 @@
 // must hold from the moment the call returns.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -18,7 +20,8 @@ namespace kvferry::data_plane::tcp {
 class SourceSession final : public LaneOwner, public std::enable_shared_from_this<SourceSession> {
  public:
   SourceSession(EventLoop& loop, CompletionSink& sink, const TransportConfig& config,
-                const SessionLink& link, const TargetBlob& target, std::span<const Region> regions);
+                const SessionLink& link, const TargetBlob& target, std::span<const Region> regions,
+                std::atomic<std::uint64_t>& queued_writes_refused);
 
   // From the driver; writes that are still queued are refused by a later give_up() on the loop.
   void mark_given_up(GrantSlot slot, Generation generation);
@@ -59,6 +62,7 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
   void ask_soon();
   void ask_unresolved();
   SourceLane* lane_that_is_up();
+  void watch_reachability(Instant now);
   void complete(const OutFrame& frame, std::span<const std::uint8_t> results);
   void end_as_unknown(const OutFrame& frame);
   void recycle(OutFramePtr frame);
@@ -73,6 +77,7 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
   LaneSettings lane_settings_;
   std::uint32_t frame_bytes_;
   std::uint32_t frame_writes_;
+  std::atomic<std::uint64_t>& queued_writes_refused_;  // of all sessions
 
   std::mutex given_up_mutex_;
   std::unordered_map<GrantSlot, Generation> given_up_;  // the latest of each slot
@@ -81,6 +86,10 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
   std::uint32_t next_serial_ = 1;
   std::vector<std::unique_ptr<SourceLane>> lanes_;
   std::size_t first_lane_ = 0;
+  Instant last_tick_{};
+  Duration without_lane_{};  // since one was last up
+  bool unreachable_reported_ = false;
+  std::string last_lane_failure_;
   std::deque<Queued> queue_;
   std::uint64_t inflight_bytes_ = 0;
   std::uint64_t next_request_ = 1;

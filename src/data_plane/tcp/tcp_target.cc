@@ -10,9 +10,8 @@
 namespace kvferry::data_plane::tcp {
 namespace {
 
-// Connections that have not proved themselves. One that names a session which this side has yet to
-// open waits here too, since the two sides open it at slightly different times.
-constexpr std::size_t kMaxStrangers = 256;
+// For a connection to prove itself. One that names a session which this side has yet to open waits
+// that long too, since the two sides open it at slightly different times.
 constexpr milliseconds kStrangerTimeout{3'000};
 // The lanes of a session, counting those whose loss has not been noticed yet.
 constexpr std::uint32_t kMaxLanesPerSession = 64;
@@ -214,7 +213,7 @@ void TcpTarget::accept_all() {
       parts_.front()->loop.wants_ticks(true);
       return;
     }
-    if (strangers_.size() >= kMaxStrangers) {
+    if (strangers_.size() >= config_.max_lane_strangers) {
       ++counters_.strangers_full;
       continue;
     }

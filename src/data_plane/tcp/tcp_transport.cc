@@ -1,6 +1,7 @@
 #include "data_plane/tcp/tcp_transport.h"
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_map>
 #include <vector>
 
@@ -41,6 +42,10 @@ class TcpSourceTransport final : public Transport {
     return encode_blob(TargetBlob{{}, 0, config_.frame_bytes, config_.frame_writes});
   }
 
+  std::vector<TransportCounter> counters() const override {
+    return {{"queued_writes_refused", queued_writes_refused_.load(std::memory_order_relaxed)}};
+  }
+
   Status register_regions(std::span<const Region> regions) override {
     if (auto checked = check_host_regions(regions, kProperties.name); !checked) return checked;
     regions_.assign(regions.begin(), regions.end());
@@ -57,7 +62,8 @@ class TcpSourceTransport final : public Transport {
     if (sessions_.contains(link.epoch)) {
       return fail(FailureCode::kWrongState, "a session of this epoch is open already");
     }
-    auto session = std::make_shared<SourceSession>(loop_, sink_, config_, link, *target, regions_);
+    auto session = std::make_shared<SourceSession>(loop_, sink_, config_, link, *target, regions_,
+                                                   queued_writes_refused_);
     sessions_.emplace(link.epoch, session);
     loop_.post([this, session] {
       live_.push_back(session);
@@ -123,6 +129,7 @@ class TcpSourceTransport final : public Transport {
   const TransportConfig config_;
   CompletionSink& sink_;
   std::vector<Region> regions_;
+  std::atomic<std::uint64_t> queued_writes_refused_{0};
   EventLoop loop_;
   std::unordered_map<SessionEpoch, std::shared_ptr<SourceSession>> sessions_;  // the driver's
   std::vector<std::shared_ptr<SourceSession>> live_;                           // the loop's
@@ -148,6 +155,14 @@ class TcpTargetTransport final : public Transport {
   std::vector<std::uint8_t> local_blob() const override {
     return encode_blob(TargetBlob{target_.host(), target_.port(), config_.frame_bytes,
                                   std::min(config_.frame_writes, kMaxFrameWrites)});
+  }
+
+  std::vector<TransportCounter> counters() const override {
+    const TargetCounters& counters = target_.counters();
+    return {
+        {"lane_strangers_full", counters.strangers_full.load(std::memory_order_relaxed)},
+        {"lane_strangers_rejected", counters.strangers_rejected.load(std::memory_order_relaxed)},
+        {"lane_strangers_timed_out", counters.strangers_timed_out.load(std::memory_order_relaxed)}};
   }
 
   Status register_regions(std::span<const Region> regions) override {

@@ -151,6 +151,23 @@ TEST_F(HelloDialogue, ADeniedKeyIsTriedAgainUntilItIsAllowed) {
   expect_rest();
 }
 
+// A refused hello has no epoch and no nonce of prefill's; nothing confirms it.
+TEST_F(HelloDialogue, ARefusedHelloCanNotBeConfirmed) {
+  engines();
+  wire::Hello hello;
+  hello.self.major = 99;
+  hello.self.control_endpoint = d().row().address.endpoint;
+  p().receive(FrameArrived{d().key(), wire::Frame{{}, 0, 0, {hello}}});
+  p().receive(FrameArrived{d().key(), wire::Frame{{}, 0, 0, {wire::HelloConfirm{}}}});
+  world.run_for(10);
+  EXPECT_EQ(p().counter("hellos_refused"), 1U);
+  EXPECT_EQ(p().counter("stale_messages"), 1U);
+  for (const PeerView& peer : p().snapshot().peers) {
+    EXPECT_FALSE(peer.ready);
+  }
+  expect_rest();
+}
+
 TEST_F(HelloDialogue, NobodyThere) {
   engines();
   const PeerRow row = p().row();

@@ -246,6 +246,36 @@ TEST_F(SessionLife, FailingLanesEndIt) {
   expect_rest();
 }
 
+TEST_F(SessionLife, WithoutAnyLaneItEndsWithThatCause) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  const Failure filtered{
+      FailureCode::kPeerUnreachable, FailureWhere::kPath, "no lane to the data port", {}, -1};
+  p().receive(LaneFailed{epoch_of(p()), filtered, true});
+  world.run_for(10);
+  expect_failed(p(), pair.sender, FailureCode::kPeerUnreachable);
+  expect_failed(d(), pair.receiver, FailureCode::kPeerUnreachable);
+  EXPECT_NE(d().cause(pair.receiver).find("no lane to the data port"), std::string::npos);
+  expect_rest();
+}
+
+TEST_F(SessionLife, APairForWhichSomebodyElseAnsweredForATimeHeals) {
+  engines();
+  d().receive(PairsWanted{{p().row()}});
+  world.run_for(100);
+  ASSERT_TRUE(d().snapshot().peers.at(0).ready);
+  for (int i = 0; i < 3; ++i) {
+    d().receive(LinkDown{PeerId(1), LinkDown::Why::kWrongKey});
+  }
+  world.run_for(1);
+  ASSERT_EQ(d().snapshot().peers.size(), 1U);
+  EXPECT_FALSE(d().snapshot().peers[0].ready);
+  world.run_for(2 * options_.redial_max_ms + 200);
+  EXPECT_TRUE(d().snapshot().peers[0].ready) << d().snapshot().peers[0].reason;
+  expect_success(d(), transfer(name_room(3)).receiver);
+  expect_rest();
+}
+
 TEST_F(SessionLife, StopTellsEverybody) {
   engines();
   const RoomPair pair = reach(Stage::kWriting);

@@ -287,6 +287,24 @@ TEST(HttpClient, StaleConnectionIsTriedOnceMore) {
   EXPECT_EQ(second->body, "second");
 }
 
+TEST(HttpClient, RequestThatTheServerHadIsNotRepeated) {
+  RawListener listener;
+  std::thread server([&] {
+    listener.serve_once("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfirst", false);
+    // Beyond the time in which the end of a kept connection counts as one that crossed the request.
+    listener.drop_kept_at_request(std::chrono::milliseconds(300));
+  });
+  auto client = HttpClient::start();
+  ASSERT_TRUE(client->fetch(to(listener.address()), get("/")));
+  HttpRequest post = get("/");
+  post.method = "POST";
+  const auto response = client->fetch(to(listener.address()), post);
+  server.join();
+  ASSERT_FALSE(response);
+  EXPECT_EQ(response.error().code, FailureCode::kPeerLost);
+  EXPECT_FALSE(listener.has_pending_connection());
+}
+
 TEST(HttpClient, ServerRestartBetweenRequestsIsNotSeen) {
   auto echo = [](HttpRequest, std::shared_ptr<Responder> responder) {
     responder->respond(text_response(200, "ok"));

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "net/endpoint.h"
 
 namespace kvferry::net {
@@ -129,11 +131,17 @@ void RawListener::serve_once(std::string_view answer, bool close_after) {
   }
 }
 
-void RawListener::drop_kept_at_request() {
+bool RawListener::has_pending_connection() const {
+  pollfd ready{fd_, POLLIN, 0};
+  return ::poll(&ready, 1, 0) > 0;
+}
+
+void RawListener::drop_kept_at_request(std::chrono::milliseconds after) {
   char piece[4096];
   if (kept_ >= 0 && readable(kept_)) {
     // Read in full, so that the close is an orderly end and not a reset.
     (void)::recv(kept_, piece, sizeof piece, 0);
+    std::this_thread::sleep_for(after);
   }
   ::close(kept_);
   kept_ = -1;

@@ -2,6 +2,7 @@
 // ten seconds.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -41,8 +42,11 @@ class RawListener {
   // Accepts one connection, reads a request head and sends the text. Then closes, or keeps the
   // connection until the listener goes.
   void serve_once(std::string_view answer, bool close_after);
-  // Waits for the next request on the connection that was kept and closes it unanswered.
-  void drop_kept_at_request();
+  // Waits for the next request on the connection that was kept and closes it unanswered, so long
+  // after it came.
+  void drop_kept_at_request(std::chrono::milliseconds after = {});
+  // Whether anybody has connected who was not served.
+  bool has_pending_connection() const;
 
  private:
   int fd_ = -1;

@@ -33,6 +33,32 @@ TEST_F(KvManagerTest, OneRoomArrivesByteForByte) {
   EXPECT_TRUE(decode_->take_released().empty());
 }
 
+TEST_F(KvManagerTest, BehindAWildcardPeersAreToldTheAdvertisedHost) {
+  options_.control_host = "0.0.0.0";
+  options_.data_host = "0.0.0.0";
+  options_.advertise_host = "127.0.0.1";
+  start_pair();
+  ASSERT_TRUE(prefill_ && decode_);
+  EXPECT_THAT(decode_->control_endpoint(), testing::StartsWith("127.0.0.1:"));
+  run_room(1, 4);
+}
+
+TEST_F(KvManagerTest, TheTransportsCountersAreAmongTheMetrics) {
+  start_pair();
+  const auto names = [](const KvManager& manager) {
+    std::vector<std::string> list;
+    for (const MetricSample& sample : manager.metrics()) {
+      list.push_back(sample.name);
+    }
+    return list;
+  };
+  EXPECT_THAT(names(*prefill_), testing::Contains("queued_writes_refused_total"));
+  decode_->stop();
+  EXPECT_THAT(names(*decode_),
+              testing::IsSupersetOf({"lane_strangers_full_total", "lane_strangers_rejected_total",
+                                     "lane_strangers_timed_out_total"}));
+}
+
 TEST_F(KvManagerTest, ARoomMayHaveNoPages) {
   start_pair();
   run_room(2, 0);

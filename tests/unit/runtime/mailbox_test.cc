@@ -82,6 +82,23 @@ TEST(Mailbox, LaneFailuresAreCapped) {
   EXPECT_GT(mailbox->lane_failures_dropped(), 0U);
 }
 
+TEST(Mailbox, AnUnreachableSessionIsNeverDropped) {
+  const auto mailbox = make(2);
+  for (int i = 0; i < 5'000; ++i) {
+    mailbox->lane_failed(SessionEpoch(1), Failure{});
+  }
+  mailbox->session_unreachable(SessionEpoch(2), Failure{FailureCode::kPeerUnreachable,
+                                                        FailureWhere::kPath, "no lane", "a:1", -1});
+  std::vector<core::Event> events;
+  mailbox->drain(events);
+  ASSERT_FALSE(events.empty());
+  EXPECT_FALSE(std::get<core::LaneFailed>(events.front()).all_lanes);
+  const auto& last = std::get<core::LaneFailed>(events.back());
+  EXPECT_TRUE(last.all_lanes);
+  EXPECT_EQ(last.session, SessionEpoch(2));
+  EXPECT_EQ(last.cause.what, "no lane");
+}
+
 TEST(Mailbox, IsReadableWhileSomethingWaits) {
   const auto mailbox = make(8);
   std::vector<core::Event> events;

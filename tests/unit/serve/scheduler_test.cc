@@ -354,7 +354,7 @@ TEST(HttpApi, AnswersAboutItself) {
   const std::string metrics = decode.get("/metrics")->body();
   EXPECT_THAT(metrics, HasSubstr("kvferry_quarantined_pages 0"));
   EXPECT_THAT(metrics, HasSubstr("kvferry_rooms_total{outcome=\"success\"} 3"));
-  EXPECT_THAT(metrics, HasSubstr("kvferry_pages_granted_total 0"));
+  EXPECT_THAT(metrics, HasSubstr("kvferry_pool_pages_taken_total 0"));
   EXPECT_THAT(metrics, HasSubstr("# TYPE kvferry_ttft_seconds histogram"));
   EXPECT_EQ(decode.get("/nothing")->status(), 404);
   EXPECT_THAT(decode.get("/nothing")->body(),

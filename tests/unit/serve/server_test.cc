@@ -44,10 +44,10 @@ TEST(Servers, SplitServingAnswersAsOneProcess) {
     EXPECT_EQ(choice(answer.decode), choice(fleet.alone(fields(lengths[index])))) << lengths[index];
   }
   EXPECT_TRUE(fleet.settles());
-  EXPECT_EQ(fleet.metric(*fleet.decode, "kvferry_pages_granted_total"),
-            fleet.metric(*fleet.decode, "kvferry_pages_returned_total"));
-  EXPECT_EQ(fleet.metric(*fleet.prefill, "kvferry_pages_held_total"),
-            fleet.metric(*fleet.prefill, "kvferry_pages_released_total"));
+  EXPECT_EQ(fleet.metric(*fleet.decode, "kvferry_pool_pages_taken_total"),
+            fleet.metric(*fleet.decode, "kvferry_pool_pages_given_back_total"));
+  EXPECT_EQ(fleet.metric(*fleet.prefill, "kvferry_pool_pages_taken_total"),
+            fleet.metric(*fleet.prefill, "kvferry_pool_pages_given_back_total"));
   EXPECT_EQ(fleet.metric(*fleet.decode, "kvferry_pool_double_returns_total"), 0);
   EXPECT_EQ(fleet.metric(*fleet.prefill, "kvferry_pool_double_returns_total"), 0);
   EXPECT_EQ(fleet.fetch(*fleet.decode, "GET", "/readyz").status, 200);

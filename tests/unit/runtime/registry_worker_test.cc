@@ -1,0 +1,66 @@
+#include "runtime/registry_worker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <stdexcept>
+
+#include "await.h"
+#include "kvferry/bootstrap_server.h"
+#include "registry_client.h"
+#include "temp_file.h"
+
+namespace kvferry::runtime {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(RegistryWorker, EveryQueryIsAnsweredOnceThoughTheThreadFails) {
+  const test::TempFile token("a-token-of-this-cluster\n");
+  BootstrapServerOptions server_options;
+  server_options.cluster_token_file = token.path();
+  const auto server = std::move(*BootstrapServer::start(server_options));
+  const auto tokens = std::move(*ClusterTokens::load(token.path()));
+  const auto mailbox = std::move(*Mailbox::make(100));
+  const auto client = net::HttpClient::start();
+  KeyDirectory keys{std::chrono::seconds(3)};
+  RegistryCounters counters;
+  RegistryWorkerConfig config;
+  config.address = server->address();
+  config.self = test::prefill_row("decode:1", 77);
+  config.total_timeout_ms = 60'000;
+  RegistryWorker worker(config, *client, *tokens, keys, *mailbox, counters,
+                        [](const std::string&, std::vector<core::PeerRow>) {
+                          throw std::runtime_error("of this test");
+                        });
+  ASSERT_TRUE(worker.start());
+
+  std::multiset<std::uint64_t> answered;
+  std::vector<core::Event> events;
+  const auto collect = [&] {
+    mailbox->drain(events);
+    for (const core::Event& event : events) {
+      const auto& answer = std::get<core::PrefillResolved>(event);
+      answered.insert(answer.receiver.value());
+      ASSERT_FALSE(answer.rows);
+      EXPECT_EQ(answer.rows.error().code, FailureCode::kBootstrapFailed);
+      EXPECT_THAT(answer.rows.error().what, HasSubstr("of this test"));
+    }
+  };
+  // Nobody serves this instance: both wait until the thread fails.
+  ASSERT_TRUE(worker.add_query({core::ReceiverId(1), config.address, "nobody", 0}));
+  ASSERT_TRUE(worker.add_query({core::ReceiverId(2), config.address, "nobody", 0}));
+  worker.want_pairs();
+  EXPECT_TRUE(test::await([&] {
+    collect();
+    return answered.size() >= 2;
+  }));
+  ASSERT_TRUE(worker.add_query({core::ReceiverId(3), config.address, "nobody", 0}));
+  collect();
+  EXPECT_EQ(answered, (std::multiset<std::uint64_t>{1, 2, 3}));
+  EXPECT_TRUE(worker.registration().refused);
+}
+
+}  // namespace
+}  // namespace kvferry::runtime
