@@ -88,6 +88,17 @@ struct Side {
     return false;
   }
 
+  // Until pages are out: granted on decode, filled on prefill.
+  bool is_under_way() {
+    for (int waited = 0; waited < 10'000; waited += 2) {
+      if (pool->free_pages() < pool->page_count()) {
+        return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return false;
+  }
+
   std::unique_ptr<Engine> engine;
   std::unique_ptr<PagePool> pool;
   std::unique_ptr<FakeTransfer> transfer;
@@ -244,7 +255,7 @@ TEST(Schedulers, DecodeClientLeavesDuringTransfer) {
   Pair pair(engine_options(30));
   auto decode = pair.decode.post("/v1/completions", body(4, words(400)));
   auto prefill = pair.prefill.post("/v1/completions", body(4, words(400)));
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  ASSERT_TRUE(pair.decode.is_under_way() && pair.prefill.is_under_way());
   decode->leave();
   ASSERT_TRUE(prefill->wait());
   EXPECT_EQ(prefill->status(), 499);
@@ -257,7 +268,7 @@ TEST(Schedulers, PrefillClientLeavesDuringTransfer) {
   Pair pair(engine_options(30));
   auto decode = pair.decode.post("/v1/completions", body(4, words(400)));
   auto prefill = pair.prefill.post("/v1/completions", body(4, words(400)));
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  ASSERT_TRUE(pair.decode.is_under_way() && pair.prefill.is_under_way());
   prefill->leave();
   ASSERT_TRUE(decode->wait());
   EXPECT_EQ(decode->status(), 499);

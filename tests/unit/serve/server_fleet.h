@@ -38,15 +38,23 @@ struct Fleet {
     registry->stop();
   }
 
-  bool becomes_paired() {
-    for (int tries = 0; tries < 400; ++tries) {
-      const auto body = fetch(*decode, "GET", "/v1/kvferry/pairs").body;
-      if (body.find(R"("ready":true)") != std::string::npos) {
+  // Asks again and again, for 30 s at the most.
+  template <typename Condition>
+  static bool eventually(Condition&& condition) {
+    for (int tries = 0; tries < 3'000; ++tries) {
+      if (condition()) {
         return true;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(25));
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     return false;
+  }
+
+  bool becomes_paired() {
+    return eventually([this] {
+      const auto body = fetch(*decode, "GET", "/v1/kvferry/pairs").body;
+      return body.find(R"("ready":true)") != std::string::npos;
+    });
   }
 
   net::HttpResponse fetch(const Server& server, const std::string& method, const std::string& path,
@@ -94,20 +102,15 @@ struct Fleet {
     return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
   }
   bool settles() {
-    for (int tries = 0; tries < 200; ++tries) {
-      bool free = true;
+    return eventually([this] {
       for (const auto* server : {prefill.get(), decode.get()}) {
-        free =
-            free &&
-            metric(*server, "kvferry_pool_pages_free") == metric(*server, "kvferry_pool_pages") &&
-            metric(*server, "kvferry_requests_active") == 0;
+        if (metric(*server, "kvferry_pool_pages_free") != metric(*server, "kvferry_pool_pages") ||
+            metric(*server, "kvferry_requests_active") != 0) {
+          return false;
+        }
       }
-      if (free) {
-        return true;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(25));
-    }
-    return false;
+      return true;
+    });
   }
 
   std::unique_ptr<net::HttpClient> client;

@@ -62,9 +62,11 @@ TEST(Servers, PagesTravelWhileThePromptIsComputed) {
 }
 
 TEST(Servers, AbortedRequestsGiveTheirPagesBack) {
-  Fleet fleet(options(20));
+  Fleet fleet(options(100));
   for (std::uint64_t room = 0; room < 6; ++room) {
     const std::string body = fleet.with_room(fields(1'000), room);
+    const double computed = fleet.metric(*fleet.prefill, "kvferry_prompt_tokens_total");
+    const double taken = fleet.metric(*fleet.decode, "kvferry_pool_pages_taken_total");
     net::HttpCallOptions call;
     call.address = fleet.decode->address();
     net::HttpRequest request;
@@ -75,7 +77,12 @@ TEST(Servers, AbortedRequestsGiveTheirPagesBack) {
     auto prefill = std::async(std::launch::async, [&] {
       return fleet.fetch(*fleet.prefill, "POST", "/v1/completions", body);
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(30 + 20 * room));
+    // In mid-transfer, a little later each time.
+    ASSERT_TRUE(fleet.eventually([&] {
+      return fleet.metric(*fleet.decode, "kvferry_pool_pages_taken_total") > taken &&
+             fleet.metric(*fleet.prefill, "kvferry_prompt_tokens_total") >
+                 computed + 60.0 * static_cast<double>(room);
+    }));
     decode->cancel();
     const auto answer = prefill.get();
     EXPECT_NE(answer.status, 200) << answer.body;
@@ -102,9 +109,8 @@ TEST(Servers, DrainFinishesWhatRuns) {
   Fleet fleet(options(0, 10));
   auto running = std::async(std::launch::async,
                             [&] { return fleet.alone(fields(100, R"(,"ignore_eos":true)")); });
-  while (fleet.metric(*fleet.both, "kvferry_requests_active") < 1) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
+  ASSERT_TRUE(
+      fleet.eventually([&] { return fleet.metric(*fleet.both, "kvferry_requests_active") >= 1; }));
   fleet.both->request_drain();
   const auto refused = fleet.alone(fields(10));
   EXPECT_EQ(refused.status, 503);
