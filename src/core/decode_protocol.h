@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/decode_room.h"
@@ -84,6 +85,9 @@ class DecodeProtocol final : public RoleProtocol {
   void enter(DecodeRoom& room, GrantTrigger trigger);
   DecodeRoom* find(ReceiverId receiver);
   DecodeRoom* find_by_attempt(AttemptId attempt);
+  // Both null when nothing of that name is granted; the writer is null when the generation is
+  // another.
+  std::pair<DecodeRoom*, Writer*> find_by_slot(const layout::Landing& landing);
   AttemptId low_water_mark(SessionEpoch epoch) const;
   void send(DecodeRoom& room, SessionEpoch epoch, wire::Message message, Urgency urgency);
 

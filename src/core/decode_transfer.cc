@@ -134,18 +134,23 @@ void DecodeProtocol::grant(DecodeRoom& room) {
   advance_transfer(room);
 }
 
+// Rule 9: a landing counts for the generation that it names, not for the slot's present owner.
+std::pair<DecodeRoom*, Writer*> DecodeProtocol::find_by_slot(const layout::Landing& landing) {
+  const auto slots = slots_.find(landing.session);
+  if (slots == slots_.end()) {
+    return {nullptr, nullptr};
+  }
+  const auto owner = slots->second.owners.find(landing.slot);
+  DecodeRoom* room = owner == slots->second.owners.end() ? nullptr : find(owner->second);
+  if (room == nullptr) {
+    return {nullptr, nullptr};
+  }
+  return {room, room->find_writer(landing.session, landing.slot, landing.generation)};
+}
+
 void DecodeProtocol::on(WritesLanded& event) {
   for (const layout::Landing& landing : event.landings) {
-    const auto slots = slots_.find(landing.session);
-    const auto owner = slots == slots_.end() ? decltype(slots->second.owners)::iterator{}
-                                             : slots->second.owners.find(landing.slot);
-    DecodeRoom* room = slots == slots_.end() || owner == slots->second.owners.end()
-                           ? nullptr
-                           : find(owner->second);
-    // Rule 9: a landing counts for the generation that it names, not for the slot's present owner.
-    Writer* writer = room == nullptr
-                         ? nullptr
-                         : room->find_writer(landing.session, landing.slot, landing.generation);
+    const auto [room, writer] = find_by_slot(landing);
     if (writer == nullptr || room->is_terminal()) {
       sink_->count("late_landings");
       continue;
@@ -171,13 +176,7 @@ void DecodeProtocol::on(WritesLanded& event) {
 
 void DecodeProtocol::on(WriteTorn& event) {
   const layout::Landing& torn = event.landing;
-  const auto slots = slots_.find(torn.session);
-  if (slots == slots_.end()) {
-    return;
-  }
-  const auto owner = slots->second.owners.find(torn.slot);
-  DecodeRoom* room = owner == slots->second.owners.end() ? nullptr : find(owner->second);
-  if (room != nullptr && room->find_writer(torn.session, torn.slot, torn.generation) != nullptr) {
+  if (const auto [room, writer] = find_by_slot(torn); writer != nullptr) {
     fail_room(*room, Failure{FailureCode::kWriteTorn,
                              FailureWhere::kPath,
                              fmt::format("a write of {} bytes to item {} of region {} stopped in "
