@@ -26,7 +26,7 @@ struct StatusCell;
 
 class KvReceiver {
  public:
-  // Opens the room here under a new attempt.
+  // Opens the room here.
   KvReceiver(KvManager& manager, RoomId room, Binding binding);
   // As clear().
   ~KvReceiver();
@@ -59,6 +59,7 @@ class KvReceiver {
 
   std::optional<Failure> failure() const;
   std::uint64_t id() const;
+  // Which life of the room this is, drawn when its pages are granted; 0 until then.
   AttemptId attempt() const;
 
  private:

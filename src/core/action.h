@@ -13,6 +13,7 @@
 
 #include "base/peer_id.h"
 #include "core/event.h"
+#include "core/transition_table.h"
 #include "kvferry/ids.h"
 #include "kvferry/kv_poll.h"
 #include "kvferry/status.h"
@@ -125,6 +126,13 @@ class ActionSink {
   virtual Status inspect_aux(std::uint32_t aux_slot, RoomId room, Binding binding) = 0;
 
   // --- supervision ---
+  // A room, a grant or a target left a state (numbers of the enums of transition_table.h). For
+  // whoever traces; nothing depends on it.
+  virtual void transitioned(Machine machine, std::uint8_t from, std::uint8_t trigger) {
+    static_cast<void>(machine);
+    static_cast<void>(from);
+    static_cast<void>(trigger);
+  }
   // A counter's name (docs/metrics.md) and by how much it rises.
   virtual void count(std::string_view counter, std::uint64_t by = 1) = 0;
   // One line for the log, limited in rate by the implementation.

@@ -12,7 +12,7 @@ std::unique_ptr<Protocol> make_decode_protocol(ProtocolConfig config, Environmen
 }
 
 DecodeProtocol::DecodeProtocol(ProtocolConfig config, Environment& environment)
-    : RoleProtocol(std::move(config), environment) {}
+    : RoleProtocol(std::move(config), environment), ledger_(guards_), timers_(guards_) {}
 
 void DecodeProtocol::settle(Event& event) {
   std::visit([this](auto& fact) { on(fact); }, event);
@@ -29,11 +29,8 @@ bool DecodeProtocol::run_due_timer() {
   }
   if (key->kind == TimerKind::kRoom) {
     room_deadline(*room);
-  } else if (overdue_.insert(room->receiver).second) {
-    sink_->count("fences_overdue");
-    sink_->note(fmt::format("room {} attempt {}: the fence of {} pages is not done after {} ms",
-                            room->key.room.value(), room->attempt.value(),
-                            room->metadata->pages.size(), options_.fence_timeout_ms));
+  } else {
+    fence_overdue(*room);
   }
   return true;
 }
@@ -41,21 +38,13 @@ bool DecodeProtocol::run_due_timer() {
 // --- rooms ---
 
 void DecodeProtocol::on(ReceiverOpened& event) {
-  const AttemptId attempt = next_attempt_;
-  next_attempt_ = next_attempt_.next();
   const RoomKey key{event.room, event.binding};
-  auto owned = std::make_unique<DecodeRoom>(event.receiver, attempt, key, now_);
+  auto owned = std::make_unique<DecodeRoom>(event.receiver, key, now_);
   DecodeRoom& room = *owned;
   rooms_.emplace(event.receiver, std::move(owned));
-  sink_->publish_attempt(event.receiver, attempt);
-  std::optional<Failure> refusal = refuse_room(key, open_.contains(key), open_.size());
-  if (!refusal && ledger_.quarantined_pages() >= options_.quarantine_max_pages) {
-    refusal = Failure{FailureCode::kQuarantineFull,
-                      FailureWhere::kLocal,
-                      fmt::format("{} pages are in quarantine (quarantine_max_pages {})",
-                                  ledger_.quarantined_pages(), options_.quarantine_max_pages),
-                      {},
-                      -1};
+  std::optional<Failure> refusal = refuse_room(key, open_.contains(match(key)), open_.size());
+  if (!refusal) {
+    refusal = refuse_in_quarantine();
   }
   if (refusal) {
     room.cause = with_rank(*refusal);
@@ -63,10 +52,22 @@ void DecodeProtocol::on(ReceiverOpened& event) {
     sink_->publish_terminal(event.receiver.value(), KvPoll::kFailed, room.cause);
     return;
   }
-  open_.emplace(key, event.receiver);
-  attempts_.emplace(attempt, event.receiver);
-  ungranted_.insert(attempt);
+  open_.emplace(match(key), event.receiver);
   set_deadline(room, options_.bootstrap_timeout_ms);
+}
+
+// Rule 6.
+std::optional<Failure> DecodeProtocol::refuse_in_quarantine() const {
+  if (!guards_.has(Guard::kQuarantineCap) ||
+      ledger_.quarantined_pages() < options_.quarantine_max_pages) {
+    return std::nullopt;
+  }
+  return Failure{FailureCode::kQuarantineFull,
+                 FailureWhere::kLocal,
+                 fmt::format("{} pages are in quarantine (quarantine_max_pages {})",
+                             ledger_.quarantined_pages(), options_.quarantine_max_pages),
+                 {},
+                 -1};
 }
 
 void DecodeProtocol::on(PrefillNamed& event) {
@@ -131,10 +132,13 @@ void DecodeProtocol::on(PairsWanted& event) {
 void DecodeProtocol::on(MetadataGiven& event) {
   DecodeRoom* room = find(event.receiver);
   if (room == nullptr || room->is_terminal() || room->metadata.has_value()) {
-    // The room ended while the call was under way (or was given pages twice): they go back.
+    // The room ended while the call was under way (or was given pages twice): they go back, but
+    // for what its caller listed by mistake and is in somebody's grant.
+    GrantedPages back = ledger_.not_granted(
+        GrantedPages{std::move(event.pages), event.aux_slot, std::move(event.state_slots)});
     sink_->release_pages(ReleasePages{event.receiver.value(), room ? room->key.room : RoomId{},
-                                      room ? room->key.binding : Binding{}, std::move(event.pages),
-                                      event.aux_slot, std::move(event.state_slots)});
+                                      room ? room->key.binding : Binding{}, std::move(back.pages),
+                                      back.aux_slot, std::move(back.state_slots)});
     return;
   }
   room->metadata = std::move(event);
@@ -208,7 +212,8 @@ void DecodeProtocol::advance_bootstrap(DecodeRoom& room) {
   room.writers.clear();
   for (const layout::Writer& part : *writers) {
     const Session& session = *live[part.source_index];
-    if (session.peer_self.engine_epoch != live.front()->peer_self.engine_epoch) {
+    if (guards_.has(Guard::kPrefillEngineEpoch) &&
+        session.peer_self.engine_epoch != live.front()->peer_self.engine_epoch) {
       fail_room(room, Failure{FailureCode::kEngineEpochMismatch, FailureWhere::kPeer,
                               "the prefill ranks are of two launches of their engine",
                               session.peer_self.control_endpoint, -1});
@@ -262,8 +267,7 @@ void DecodeProtocol::fail_room(DecodeRoom& room, Failure cause) {
   room.cause = with_rank(std::move(cause));
   enter(room, RoomTrigger::kFailed);
   sink_->publish_terminal(room.receiver.value(), KvPoll::kFailed, room.cause);
-  open_.erase(room.key);
-  ungranted_.erase(room.attempt);
+  open_.erase(match(room.key));
   timers_.cancel({TimerKind::kRoom, room.receiver});
   tell_writers_of_failure(room);
   drop_interests(room);
@@ -273,10 +277,7 @@ void DecodeProtocol::fail_room(DecodeRoom& room, Failure cause) {
       enter(room, GrantTrigger::kRevoke);
       ledger_.revoke(room.grant);
       start_fence(room);
-      if (!config_.transport_class.local_fence && room.all_drained()) {
-        enter(room, GrantTrigger::kAllQuiet);
-        release(room);
-      }
+      release_if_quiet(room);
       break;
     case GrantState::kNone:
       if (!room.metadata) {
@@ -299,7 +300,7 @@ void DecodeProtocol::tell_writers_of_failure(DecodeRoom& room) {
   wire::Abort abort;
   abort.room = room.key.room;
   abort.binding = room.key.binding;
-  abort.attempt = granted ? room.attempt : AttemptId{};
+  abort.attempt = room.attempt;
   abort.cause = *room.cause;
   if (granted) {
     for (const Writer& writer : room.writers) {
@@ -328,10 +329,14 @@ void DecodeProtocol::leave_open_attempts(DecodeRoom& room) {
   }
   for (const SessionEpoch epoch : room.told) {
     const auto found = slots_.find(epoch);
-    if (found != slots_.end() && !sessions_.has_unsettled(epoch, room.attempt)) {
+    if (found != slots_.end() && !has_unsettled(epoch, room)) {
       found->second.open_attempts.erase(room.attempt);
     }
   }
+}
+
+bool DecodeProtocol::has_unsettled(SessionEpoch epoch, const DecodeRoom& room) const {
+  return sessions_.has_unsettled(epoch, OwnerId(room.receiver.value()));
 }
 
 void DecodeProtocol::forget_if_over(ReceiverId receiver) {
@@ -341,7 +346,7 @@ void DecodeProtocol::forget_if_over(ReceiverId receiver) {
     return;
   }
   for (const SessionEpoch epoch : room->told) {
-    if (sessions_.has_unsettled(epoch, room->attempt)) {
+    if (has_unsettled(epoch, *room)) {
       return;
     }
   }
@@ -358,8 +363,8 @@ void DecodeProtocol::settle(SessionOutput& output) {
     session_over(*over);
   } else if (const auto* refused = std::get_if<PeerRefused>(&output)) {
     peer_refused(*refused);
-  } else if (const auto* settled = std::get_if<AttemptSettled>(&output)) {
-    attempt_settled(*settled);
+  } else if (const auto* settled = std::get_if<OwnerSettled>(&output)) {
+    owner_settled(*settled);
   } else {
     deliver(std::get<MessageDelivered>(output));
   }
@@ -371,7 +376,8 @@ void DecodeProtocol::session_started(const SessionStarted& started) {
     return;
   }
   slots_.try_emplace(started.epoch,
-                     std::min(options_.max_grant_slots, session->peer_self.limits.max_grant_slots));
+                     std::min(options_.max_grant_slots, session->peer_self.limits.max_grant_slots),
+                     guards_);
   std::vector<ReceiverId> waiting;
   for (const auto& [key, receiver] : open_) {
     waiting.push_back(receiver);
@@ -396,10 +402,10 @@ void DecodeProtocol::session_over(const SessionOver& over) {
   }
   for (const ReceiverId receiver : affected) {
     DecodeRoom* room = find(receiver);
-    if (!room->is_terminal()) {
-      fail_room(*room, over.cause);
-    } else {
+    if (room->is_terminal()) {
       forget_if_over(receiver);
+    } else if (guards_.has(Guard::kEndedSessionFailsRooms)) {
+      fail_room(*room, over.cause);
     }
   }
 }
@@ -417,12 +423,10 @@ void DecodeProtocol::peer_refused(const PeerRefused& refused) {
   }
 }
 
-void DecodeProtocol::attempt_settled(const AttemptSettled& settled) {
-  if (DecodeRoom* room = find_by_attempt(settled.attempt)) {
+void DecodeProtocol::owner_settled(const OwnerSettled& settled) {
+  if (DecodeRoom* room = find(ReceiverId(settled.owner.value()))) {
     leave_open_attempts(*room);
     forget_if_over(room->receiver);
-  } else if (const auto found = slots_.find(settled.epoch); found != slots_.end()) {
-    found->second.open_attempts.erase(settled.attempt);
   }
 }
 
@@ -446,12 +450,16 @@ void DecodeProtocol::deliver(MessageDelivered& delivered) {
 // --- small things ---
 
 void DecodeProtocol::enter(DecodeRoom& room, RoomTrigger trigger) {
+  sink_->transitioned(Machine::kRoom, static_cast<std::uint8_t>(room.status),
+                      static_cast<std::uint8_t>(trigger));
   if (!room.apply(trigger)) {
     report_missing_row("room", to_string(room.status), to_string(trigger));
   }
 }
 
 void DecodeProtocol::enter(DecodeRoom& room, GrantTrigger trigger) {
+  sink_->transitioned(Machine::kGrant, static_cast<std::uint8_t>(room.grant_state),
+                      static_cast<std::uint8_t>(trigger));
   if (!room.apply(trigger)) {
     report_missing_row("grant", to_string(room.grant_state), to_string(trigger));
   }
@@ -468,12 +476,11 @@ DecodeRoom* DecodeProtocol::find_by_attempt(AttemptId attempt) {
 }
 
 AttemptId DecodeProtocol::low_water_mark(SessionEpoch epoch) const {
-  AttemptId mark = ungranted_.empty() ? next_attempt_ : *ungranted_.begin();
-  if (const auto found = slots_.find(epoch);
-      found != slots_.end() && !found->second.open_attempts.empty()) {
-    mark = std::min(mark, *found->second.open_attempts.begin());
-  }
-  return mark;
+  // Attempts are numbered when they are granted, so whatever will be granted lies above.
+  const auto found = slots_.find(epoch);
+  const bool none = found == slots_.end() || found->second.open_attempts.empty();
+  const AttemptId mark = none ? next_attempt_ : *found->second.open_attempts.begin();
+  return guards_.has(Guard::kMarkBelowOpenAttempts) ? mark : mark.next();
 }
 
 void DecodeProtocol::send(DecodeRoom& room, SessionEpoch epoch, wire::Message message,
@@ -482,7 +489,9 @@ void DecodeProtocol::send(DecodeRoom& room, SessionEpoch epoch, wire::Message me
   if (found == slots_.end()) {
     return;
   }
-  found->second.open_attempts.insert(room.attempt);
+  if (room.attempt != AttemptId{}) {
+    found->second.open_attempts.insert(room.attempt);
+  }
   if (std::ranges::find(room.told, epoch) == room.told.end()) {
     room.told.push_back(epoch);
   }
@@ -494,7 +503,7 @@ void DecodeProtocol::send(DecodeRoom& room, SessionEpoch epoch, wire::Message me
         }
       },
       message);
-  sessions_.send(epoch, std::move(message), urgency, room.attempt, now_, *sink_);
+  sessions_.send(epoch, std::move(message), urgency, OwnerId(room.receiver.value()), now_, *sink_);
 }
 
 Snapshot DecodeProtocol::snapshot(Instant now, std::size_t max_rooms_shown) const {
@@ -538,15 +547,14 @@ std::vector<std::string> DecodeProtocol::check_invariants() const {
         room->grant_state == GrantState::kFenced || room->grant_state == GrantState::kQuiet ||
         room->grant_state == GrantState::kRevoking;
     if (holds != should_hold) {
-      broken.push_back(fmt::format("S1: attempt {} in grant state {} {} pages",
-                                   room->attempt.value(), to_string(room->grant_state),
-                                   holds ? "holds" : "lacks"));
+      broken.push_back(fmt::format("S1: receiver {} in grant state {} {} pages", receiver.value(),
+                                   to_string(room->grant_state), holds ? "holds" : "lacks"));
     }
-    if (room->is_terminal() == open_.contains(room->key) &&
-        (!open_.contains(room->key) || open_.at(room->key) == receiver)) {
-      broken.push_back(fmt::format("R4: attempt {} is {} and {}open", room->attempt.value(),
-                                   to_string(room->status),
-                                   open_.contains(room->key) ? "" : "not "));
+    const auto open = open_.find(match(room->key));
+    const bool is_open = open != open_.end() && open->second == receiver;
+    if (room->is_terminal() == is_open) {
+      broken.push_back(fmt::format("R4: receiver {} is {} and {}open", receiver.value(),
+                                   to_string(room->status), is_open ? "" : "not "));
     }
   }
   return broken;

@@ -40,7 +40,7 @@ class DecodeProtocol final : public RoleProtocol {
   };
   // What this side keeps of a live session.
   struct SessionSlots {
-    explicit SessionSlots(std::uint32_t limit) : slots(limit) {}
+    SessionSlots(std::uint32_t limit, Guards guards) : slots(limit, guards) {}
     SlotAllocator slots;
     std::unordered_map<GrantSlot, ReceiverId> owners;
     // Attempts with a grant that is not released or a message that is not acknowledged; the
@@ -61,6 +61,7 @@ class DecodeProtocol final : public RoleProtocol {
   void on(WritesLanded& event);
   void on(WriteTorn& event);
   void on(FenceCompleted& event);
+  void on(SessionTornDown& event);
   // Of the other role: a runtime that sends them is broken, and they are counted.
   template <typename Other>
   void on(Other&) {
@@ -71,23 +72,30 @@ class DecodeProtocol final : public RoleProtocol {
   void session_started(const SessionStarted& started);
   void session_over(const SessionOver& over);
   void peer_refused(const PeerRefused& refused);
-  void attempt_settled(const AttemptSettled& settled);
+  void owner_settled(const OwnerSettled& settled);
   void deliver(MessageDelivered& delivered);
   void advance_bootstrap(DecodeRoom& room);
   void fail_room(DecodeRoom& room, Failure cause);
   void tell_writers_of_failure(DecodeRoom& room);
+  std::optional<Failure> refuse_in_quarantine() const;
   void set_deadline(DecodeRoom& room, std::uint32_t after_ms);
   void room_deadline(DecodeRoom& room);
   void drop_interests(DecodeRoom& room);
   void leave_open_attempts(DecodeRoom& room);
+  bool has_unsettled(SessionEpoch epoch, const DecodeRoom& room) const;
   void forget_if_over(ReceiverId receiver);
   void enter(DecodeRoom& room, RoomTrigger trigger);
   void enter(DecodeRoom& room, GrantTrigger trigger);
   DecodeRoom* find(ReceiverId receiver);
   DecodeRoom* find_by_attempt(AttemptId attempt);
   // Both null when nothing of that name is granted; the writer is null when the generation is
-  // another.
-  std::pair<DecodeRoom*, Writer*> find_by_slot(const layout::Landing& landing);
+  // another (nullopt: any).
+  std::pair<DecodeRoom*, Writer*> find_by_slot(SessionEpoch epoch, GrantSlot slot,
+                                               std::optional<Generation> generation);
+  std::pair<DecodeRoom*, Writer*> find_landed(const layout::Landing& landing);
+  // Whose word it is, with the writer that said it; as above.
+  std::pair<DecodeRoom*, Writer*> find_speaker(SessionEpoch epoch, AttemptId attempt,
+                                               GrantSlot slot, Generation generation);
   AttemptId low_water_mark(SessionEpoch epoch) const;
   void send(DecodeRoom& room, SessionEpoch epoch, wire::Message message, Urgency urgency);
 
@@ -98,6 +106,11 @@ class DecodeProtocol final : public RoleProtocol {
   wire::Grant grant_message(const DecodeRoom& room, const Writer& writer) const;
   void advance_transfer(DecodeRoom& room);
   void start_fence(DecodeRoom& room);
+  void end_fence(DecodeRoom& room);
+  void fence_overdue(DecodeRoom& room);
+  void release_if_quiet(DecodeRoom& room);
+  bool is_covered(const DecodeRoom& room) const;
+  bool is_committed(const DecodeRoom& room) const;
   void try_succeed(DecodeRoom& room);
   void release(DecodeRoom& room);
   void free_slots(DecodeRoom& room);
@@ -110,8 +123,7 @@ class DecodeProtocol final : public RoleProtocol {
   PageLedger ledger_;
   std::unordered_map<ReceiverId, std::unique_ptr<DecodeRoom>> rooms_;
   std::unordered_map<RoomKey, ReceiverId> open_;  // rooms without a terminal status
-  std::map<AttemptId, ReceiverId> attempts_;
-  std::set<AttemptId> ungranted_;  // live attempts that may still grant
+  std::map<AttemptId, ReceiverId> attempts_;      // from the grant on
   std::unordered_map<GrantId, ReceiverId> grants_;
   std::unordered_map<SessionEpoch, SessionSlots> slots_;
   TimerQueue<TimerKey> timers_;

@@ -25,15 +25,19 @@ bool DecodeRoom::is_covered() const {
 
 bool DecodeRoom::all_done() const { return std::ranges::all_of(writers, &Writer::done); }
 
-bool DecodeRoom::all_drained() const {
-  return std::ranges::all_of(writers,
-                             [](const Writer& writer) { return writer.drained || writer.done; });
+bool DecodeRoom::all_quiet() const { return std::ranges::all_of(writers, &Writer::is_quiet); }
+
+bool DecodeRoom::any_torn_down() const {
+  return std::ranges::any_of(writers, [](const Writer& writer) {
+    return writer.torn_down && !writer.drained && !writer.done;
+  });
 }
 
-Writer* DecodeRoom::find_writer(SessionEpoch epoch, GrantSlot slot, Generation generation) {
+Writer* DecodeRoom::find_writer(SessionEpoch epoch, GrantSlot slot,
+                                std::optional<Generation> generation) {
   const auto found = std::ranges::find_if(writers, [&](const Writer& writer) {
     return writer.granted_epoch == epoch && writer.name.slot == slot &&
-           writer.name.generation == generation;
+           (!generation || writer.name.generation == *generation);
   });
   return found == writers.end() ? nullptr : &*found;
 }

@@ -116,6 +116,12 @@ void DecodeProtocol::grant(DecodeRoom& room) {
   next_grant_ = next_grant_.next();
   room.grant = id;
   grants_.emplace(id, room.receiver);
+  // Numbered here and not when the room opens: the low-water mark has to stay below every attempt
+  // that may still be granted, and a room may wait long for its pages.
+  room.attempt = next_attempt_;
+  next_attempt_ = next_attempt_.next();
+  attempts_.emplace(room.attempt, room.receiver);
+  sink_->publish_attempt(room.receiver, room.attempt);
   OpenGrant open{id, {}};
   for (const Writer& writer : room.writers) {
     open.slots.push_back(GrantedSlot{writer.granted_epoch, writer.name.slot, writer.name.generation,
@@ -128,31 +134,54 @@ void DecodeProtocol::grant(DecodeRoom& room) {
   for (const Writer& writer : room.writers) {
     send(room, writer.granted_epoch, grant_message(room, writer), Urgency::kNormal);
   }
-  ungranted_.erase(room.attempt);
   sink_->publish_status(room.receiver.value(), room.status);
   set_deadline(room, options_.transfer_timeout_ms);
   advance_transfer(room);
 }
 
-// Rule 9: a landing counts for the generation that it names, not for the slot's present owner.
-std::pair<DecodeRoom*, Writer*> DecodeProtocol::find_by_slot(const layout::Landing& landing) {
-  const auto slots = slots_.find(landing.session);
+std::pair<DecodeRoom*, Writer*> DecodeProtocol::find_by_slot(SessionEpoch epoch, GrantSlot slot,
+                                                             std::optional<Generation> generation) {
+  const auto slots = slots_.find(epoch);
   if (slots == slots_.end()) {
     return {nullptr, nullptr};
   }
-  const auto owner = slots->second.owners.find(landing.slot);
+  const auto owner = slots->second.owners.find(slot);
   DecodeRoom* room = owner == slots->second.owners.end() ? nullptr : find(owner->second);
   if (room == nullptr) {
     return {nullptr, nullptr};
   }
-  return {room, room->find_writer(landing.session, landing.slot, landing.generation)};
+  return {room, room->find_writer(epoch, slot, generation)};
+}
+
+// Rule 9: a landing counts for the generation that it names, not for the slot's present owner.
+std::pair<DecodeRoom*, Writer*> DecodeProtocol::find_landed(const layout::Landing& landing) {
+  std::optional<Generation> generation = landing.generation;
+  if (!guards_.has(Guard::kLandingGeneration)) {
+    generation.reset();
+  }
+  return find_by_slot(landing.session, landing.slot, generation);
+}
+
+std::pair<DecodeRoom*, Writer*> DecodeProtocol::find_speaker(SessionEpoch epoch, AttemptId attempt,
+                                                             GrantSlot slot,
+                                                             Generation generation) {
+  if (!guards_.has(Guard::kWriterGeneration)) {
+    return find_by_slot(epoch, slot, std::nullopt);
+  }
+  DecodeRoom* room = find_by_attempt(attempt);
+  return {room, room == nullptr ? nullptr : room->find_writer(epoch, slot, generation)};
 }
 
 void DecodeProtocol::on(WritesLanded& event) {
   for (const layout::Landing& landing : event.landings) {
-    const auto [room, writer] = find_by_slot(landing);
+    const auto [room, writer] = find_landed(landing);
     if (writer == nullptr || room->is_terminal()) {
       sink_->count("late_landings");
+      continue;
+    }
+    if (!guards_.has(Guard::kCoverageSet)) {
+      writer->counted_bytes += landing.length;
+      advance_transfer(*room);
       continue;
     }
     const auto added =
@@ -176,7 +205,7 @@ void DecodeProtocol::on(WritesLanded& event) {
 
 void DecodeProtocol::on(WriteTorn& event) {
   const layout::Landing& torn = event.landing;
-  if (const auto [room, writer] = find_by_slot(torn); writer != nullptr) {
+  if (const auto [room, writer] = find_landed(torn); writer != nullptr) {
     fail_room(*room, Failure{FailureCode::kWriteTorn,
                              FailureWhere::kPath,
                              fmt::format("a write of {} bytes to item {} of region {} stopped in "
@@ -191,12 +220,13 @@ void DecodeProtocol::advance_transfer(DecodeRoom& room) {
   if (room.status != KvPoll::kTransferring) {
     return;
   }
-  const bool local_fence = config_.transport_class.local_fence;
-  if (room.grant_state == GrantState::kGranted && room.is_covered()) {
+  const bool awaits_fence =
+      config_.transport_class.local_fence && guards_.has(Guard::kFenceBeforeSuccess);
+  if (room.grant_state == GrantState::kGranted && is_covered(room)) {
     enter(room, GrantTrigger::kCoverageFull);
     start_fence(room);
   }
-  if (room.grant_state == GrantState::kCovered && !local_fence && room.all_done()) {
+  if (room.grant_state == GrantState::kCovered && !awaits_fence && is_committed(room)) {
     enter(room, GrantTrigger::kAllQuiet);
   }
   if (room.grant_state == GrantState::kFenced || room.grant_state == GrantState::kQuiet) {
@@ -204,43 +234,140 @@ void DecodeProtocol::advance_transfer(DecodeRoom& room) {
   }
 }
 
+// Rule 10: every range of every writer's slice has landed.
+bool DecodeProtocol::is_covered(const DecodeRoom& room) const {
+  if (!guards_.has(Guard::kCoverageNeeded)) {
+    return is_committed(room);
+  }
+  if (!guards_.has(Guard::kCoverageSet)) {
+    return std::ranges::all_of(room.writers, [](const Writer& writer) {
+      return writer.coverage->is_full() || writer.counted_bytes >= writer.extent->total_bytes();
+    });
+  }
+  return room.is_covered();
+}
+
+// Rule 10: every writer has said that its source was held until all of it had landed.
+bool DecodeProtocol::is_committed(const DecodeRoom& room) const {
+  if (!guards_.has(Guard::kDoneNeeded)) {
+    return true;
+  }
+  if (!guards_.has(Guard::kEveryWriterDone)) {
+    return std::ranges::any_of(room.writers, &Writer::done);
+  }
+  return room.all_done();
+}
+
 // Rule 3: every release passes through it, Success included, and it waits for nobody.
 void DecodeProtocol::start_fence(DecodeRoom& room) {
-  if (!config_.transport_class.local_fence || room.fence_started) {
+  const bool local_fence = config_.transport_class.local_fence;
+  // Without a fence there is no deadline either: quiet writers alone free the pages.
+  const bool has_deadline = local_fence || !guards_.has(Guard::kNoReleaseByTimeout);
+  if (!has_deadline || room.fence_started) {
     return;
   }
   room.fence_started = true;
   timers_.set({TimerKind::kFence, room.receiver}, now_ + milliseconds(options_.fence_timeout_ms));
-  sink_->fence_grant(room.grant);
+  if (local_fence) {
+    sink_->fence_grant(room.grant);
+  }
+}
+
+void DecodeProtocol::fence_overdue(DecodeRoom& room) {
+  if (!guards_.has(Guard::kNoReleaseByTimeout)) {
+    end_fence(room);  // the pages leave, whatever may still be under way
+    return;
+  }
+  if (overdue_.insert(room.receiver).second) {
+    sink_->count("fences_overdue");
+    sink_->note(fmt::format("room {} attempt {}: the fence of {} pages is not done after {} ms",
+                            room.key.room.value(), room.attempt.value(),
+                            room.metadata->pages.size(), options_.fence_timeout_ms));
+  }
 }
 
 void DecodeProtocol::on(FenceCompleted& event) {
   const auto found = grants_.find(event.grant);
   DecodeRoom* room = found == grants_.end() ? nullptr : find(found->second);
-  if (room == nullptr || !room->fence_started) {
+  const bool awaited =
+      room != nullptr && room->fence_started &&
+      (room->grant_state == GrantState::kCovered || room->grant_state == GrantState::kRevoking);
+  if (!awaited) {
     sink_->count("stale_fences");
     return;
   }
-  timers_.cancel({TimerKind::kFence, room->receiver});
-  overdue_.erase(room->receiver);
-  const bool revoked = room->grant_state == GrantState::kRevoking;
-  enter(*room, GrantTrigger::kFenceDone);
+  end_fence(*room);
+}
+
+void DecodeProtocol::end_fence(DecodeRoom& room) {
+  timers_.cancel({TimerKind::kFence, room.receiver});
+  overdue_.erase(room.receiver);
+  const bool revoked = room.grant_state == GrantState::kRevoking;
+  enter(room, GrantTrigger::kFenceDone);
   if (!revoked) {
-    advance_transfer(*room);
+    advance_transfer(room);
     return;
   }
-  for (const Writer& writer : room->writers) {
-    send(*room, writer.granted_epoch,
-         wire::Fenced{room->attempt, writer.name.slot, writer.name.generation}, Urgency::kUrgent);
+  for (const Writer& writer : room.writers) {
+    if (!guards_.has(Guard::kAbortUntilAcknowledged)) {
+      sessions_.withdraw<wire::Abort>(writer.granted_epoch, OwnerId(room.receiver.value()));
+    }
+    send(room, writer.granted_epoch,
+         wire::Fenced{room.attempt, writer.name.slot, writer.name.generation}, Urgency::kUrgent);
   }
-  release(*room);
+  release(room);
+}
+
+// The transport's proof stands for the word of writers that can't speak any more. It counts only
+// for a session that is over here: in a living one new grants are given all the time.
+void DecodeProtocol::on(SessionTornDown& event) {
+  if (sessions_.find(event.session) != nullptr) {
+    sink_->count("stale_teardowns");
+    return;
+  }
+  std::vector<ReceiverId> affected;
+  for (const auto& [receiver, room] : rooms_) {
+    const bool wrote =
+        ledger_.holds(room->grant) && std::ranges::any_of(room->writers, [&](const Writer& writer) {
+          return writer.granted_epoch == event.session;
+        });
+    if (wrote) {
+      affected.push_back(receiver);
+    }
+  }
+  sink_->count("sessions_torn_down");
+  for (const ReceiverId receiver : affected) {
+    DecodeRoom& room = *find(receiver);
+    for (Writer& writer : room.writers) {
+      if (writer.granted_epoch == event.session || !guards_.has(Guard::kTeardownOfItsSession)) {
+        writer.torn_down = true;
+      }
+    }
+    release_if_quiet(room);
+  }
+}
+
+// Rule 3, for transports without a local fence: the pages leave when the last writer is quiet.
+void DecodeProtocol::release_if_quiet(DecodeRoom& room) {
+  const bool waits_for_fence =
+      config_.transport_class.local_fence && guards_.has(Guard::kFenceBeforeRelease);
+  if (room.grant_state != GrantState::kRevoking || waits_for_fence) {
+    return;
+  }
+  const bool quiet = guards_.has(Guard::kEveryWriterDrained)
+                         ? room.all_quiet()
+                         : std::ranges::any_of(room.writers, &Writer::is_quiet);
+  if (quiet) {
+    enter(room, room.any_torn_down() ? GrantTrigger::kTornDown : GrantTrigger::kAllQuiet);
+    release(room);
+  }
 }
 
 void DecodeProtocol::try_succeed(DecodeRoom& room) {
-  if (!room.all_done()) {
+  if (!is_committed(room)) {
     return;
   }
-  if (room.metadata->aux_slot >= 0) {
+  if (room.metadata->aux_slot >= 0 && guards_.has(Guard::kAuxChecked)) {
     const Status aux = sink_->inspect_aux(static_cast<std::uint32_t>(room.metadata->aux_slot),
                                           room.key.room, room.key.binding);
     if (!aux) {
@@ -248,7 +375,8 @@ void DecodeProtocol::try_succeed(DecodeRoom& room) {
       return;
     }
   }
-  if (!sink_->publish_terminal(room.receiver.value(), KvPoll::kSuccess, std::nullopt)) {
+  if (!sink_->publish_terminal(room.receiver.value(), KvPoll::kSuccess, std::nullopt) &&
+      guards_.has(Guard::kCellDecides)) {
     // The caller's abort came first; its event is on the way.
     fail_room(
         room,
@@ -257,8 +385,9 @@ void DecodeProtocol::try_succeed(DecodeRoom& room) {
   }
   enter(room, RoomTrigger::kCompleted);
   enter(room, GrantTrigger::kSucceed);
-  open_.erase(room.key);
+  open_.erase(match(room.key));
   timers_.cancel({TimerKind::kRoom, room.receiver});
+  timers_.cancel({TimerKind::kFence, room.receiver});
   room.owned = ledger_.release(room.grant);
   grants_.erase(room.grant);
   for (const Writer& writer : room.writers) {
@@ -274,6 +403,7 @@ void DecodeProtocol::try_succeed(DecodeRoom& room) {
 // The attempt failed and no byte can land any more.
 void DecodeProtocol::release(DecodeRoom& room) {
   enter(room, GrantTrigger::kRelease);
+  timers_.cancel({TimerKind::kFence, room.receiver});
   GrantedPages pages;
   if (ledger_.holds(room.grant)) {
     pages = ledger_.release(room.grant);
@@ -308,9 +438,11 @@ void DecodeProtocol::free_slots(DecodeRoom& room) {
 // --- what writers say ---
 
 void DecodeProtocol::handle(SessionEpoch epoch, const wire::Done& done) {
-  DecodeRoom* room = find_by_attempt(done.attempt);
-  Writer* writer = room == nullptr ? nullptr : room->find_writer(epoch, done.slot, done.generation);
-  if (writer == nullptr || room->key != RoomKey{done.room, done.binding}) {
+  const auto [room, writer] = find_speaker(epoch, done.attempt, done.slot, done.generation);
+  const bool names_room =
+      writer != nullptr &&
+      (is_same_room(room->key, {done.room, done.binding}) || !guards_.has(Guard::kDoneNamesRoom));
+  if (!names_room) {
     sink_->count("stale_messages");
     return;
   }
@@ -318,11 +450,14 @@ void DecodeProtocol::handle(SessionEpoch epoch, const wire::Done& done) {
     send(*room, epoch, wire::Consumed{done.room, done.binding, done.attempt, {}}, Urgency::kNormal);
     return;
   }
-  if (room->is_terminal() || writer->done) {
+  if (room->is_terminal() || (writer->done && guards_.has(Guard::kDoneOnce))) {
     return;  // Its Abort is on the way, or it is the same word twice.
   }
   const Session* session = sessions_.find(epoch);
-  if (session == nullptr || done.prefill_engine_epoch != session->peer_self.engine_epoch) {
+  const bool same_launch =
+      session != nullptr && (done.prefill_engine_epoch == session->peer_self.engine_epoch ||
+                             !guards_.has(Guard::kPrefillEngineEpoch));
+  if (!same_launch) {
     fail_room(*room, Failure{FailureCode::kEngineEpochMismatch,
                              FailureWhere::kPeer,
                              "Done names another launch of the prefill engine",
@@ -330,12 +465,14 @@ void DecodeProtocol::handle(SessionEpoch epoch, const wire::Done& done) {
                              -1});
     return;
   }
-  if (const auto mismatch = room->mismatch(done, *writer)) {
+  if (const auto mismatch = room->mismatch(done, *writer);
+      mismatch && guards_.has(Guard::kDoneCounts)) {
     fail_room(*room, Failure{FailureCode::kDoneMismatch, FailureWhere::kPeer, *mismatch,
                              session->peer_self.control_endpoint, -1});
     return;
   }
-  writer->done = true;
+  // Where words are counted, a second one of the same writer stands for another's.
+  (guards_.has(Guard::kDoneOnce) ? *writer : room->undone_or(*writer)).done = true;
   if (!config_.transport_class.target_executes_copy) {
     // Aux and state have no Progress of their own; Done vouches for every ticket.
     writer->coverage->cover_all();
@@ -344,9 +481,8 @@ void DecodeProtocol::handle(SessionEpoch epoch, const wire::Done& done) {
 }
 
 void DecodeProtocol::handle(SessionEpoch epoch, const wire::Progress& progress) {
-  DecodeRoom* room = find_by_attempt(progress.attempt);
-  Writer* writer =
-      room == nullptr ? nullptr : room->find_writer(epoch, progress.slot, progress.generation);
+  const auto [room, writer] =
+      find_speaker(epoch, progress.attempt, progress.slot, progress.generation);
   if (writer == nullptr || room->is_terminal() || config_.transport_class.target_executes_copy) {
     sink_->count("stale_messages");
     return;
@@ -365,32 +501,27 @@ void DecodeProtocol::handle(SessionEpoch epoch, const wire::Progress& progress) 
 }
 
 void DecodeProtocol::handle(SessionEpoch epoch, const wire::Drained& drained) {
-  DecodeRoom* room = find_by_attempt(drained.attempt);
-  Writer* writer =
-      room == nullptr ? nullptr : room->find_writer(epoch, drained.slot, drained.generation);
+  const auto [room, writer] =
+      find_speaker(epoch, drained.attempt, drained.slot, drained.generation);
   if (writer == nullptr) {
     sink_->count("stale_messages");
     return;
   }
   writer->drained = writer->drained || drained.clean;
-  if (room->grant_state == GrantState::kRevoking && !config_.transport_class.local_fence &&
-      room->all_drained()) {
-    enter(*room, GrantTrigger::kAllQuiet);
-    release(*room);
-  }
+  release_if_quiet(*room);
 }
 
 void DecodeProtocol::handle(SessionEpoch epoch, const wire::Failed& failed) {
   DecodeRoom* room = nullptr;
   if (failed.attempt != AttemptId{}) {
     room = find_by_attempt(failed.attempt);
-  } else if (const auto found = open_.find(RoomKey{failed.room, failed.binding});
+  } else if (const auto found = open_.find(match({failed.room, failed.binding}));
              found != open_.end()) {
     room = find(found->second);
   }
   const Peer* sender = sessions_.peer_of(epoch);
   const bool concerned = room != nullptr && sender != nullptr &&
-                         room->key == RoomKey{failed.room, failed.binding} &&
+                         is_same_room(room->key, {failed.room, failed.binding}) &&
                          std::ranges::find(room->interests, sender->id) != room->interests.end();
   if (!concerned) {
     sink_->count("stale_messages");

@@ -124,6 +124,11 @@ struct WritesLanded {
 struct WriteTorn {
   layout::Landing landing;
 };
+// The transport has proven that no write of this ended session will land any more. Only from
+// transports whose teardown is proven (design: those without a local fence).
+struct SessionTornDown {
+  SessionEpoch session;
+};
 struct FenceCompleted {
   GrantId grant;
 };
@@ -139,10 +144,10 @@ struct StopRequested {
   Failure cause;
 };
 
-using Event =
-    std::variant<ReceiverOpened, PrefillNamed, MetadataGiven, ReceiverAborted, ReceiverCleared,
-                 SenderOpened, SenderInitialized, ChunkGiven, SenderAborted, SenderCleared,
-                 PrefillResolved, PairsWanted, LinkUp, LinkDown, FrameArrived, WritesCompleted,
-                 WritesQuiet, WritesLanded, WriteTorn, FenceCompleted, LaneFailed, StopRequested>;
+using Event = std::variant<ReceiverOpened, PrefillNamed, MetadataGiven, ReceiverAborted,
+                           ReceiverCleared, SenderOpened, SenderInitialized, ChunkGiven,
+                           SenderAborted, SenderCleared, PrefillResolved, PairsWanted, LinkUp,
+                           LinkDown, FrameArrived, WritesCompleted, WritesQuiet, WritesLanded,
+                           WriteTorn, FenceCompleted, SessionTornDown, LaneFailed, StopRequested>;
 
 }  // namespace kvferry::core

@@ -15,16 +15,16 @@ Outbox::Outbox(const Options& options)
       repeat_max_(milliseconds(options.retransmit_max_ms)),
       repeat_after_(repeat_min_) {}
 
-bool Outbox::push(wire::Message message, Urgency urgency, AttemptId attempt) {
+bool Outbox::push(wire::Message message, Urgency urgency, OwnerId owner) {
   if (waiting() >= max_waiting_) {
     return false;
   }
   const std::size_t bytes = wire::encoded_size_bound(message);
   const bool urgent = urgency == Urgency::kUrgent;
   auto& queue = urgent ? urgent_ : normal_;
-  queue.push_back(Entry{std::move(message), attempt, bytes, urgent});
-  if (attempt != AttemptId{}) {
-    ++by_attempt_[attempt];
+  queue.push_back(Entry{std::move(message), owner, bytes, urgent});
+  if (owner != OwnerId{}) {
+    ++by_owner_[owner];
   }
   return true;
 }
@@ -83,17 +83,17 @@ bool Outbox::repeat_frame(Instant now, wire::Frame& frame) {
 
 void Outbox::rewind() { repeat_next_ = 0; }
 
-bool Outbox::acknowledge(std::uint64_t through, Instant now, std::vector<AttemptId>& settled) {
+bool Outbox::acknowledge(std::uint64_t through, Instant now, std::vector<OwnerId>& settled) {
   if (through >= first_out_ + out_.size()) {
     return false;
   }
   bool progress = false;
   while (!out_.empty() && first_out_ <= through) {
-    const AttemptId attempt = out_.front().attempt;
-    if (const auto found = by_attempt_.find(attempt); found != by_attempt_.end()) {
+    const OwnerId owner = out_.front().owner;
+    if (const auto found = by_owner_.find(owner); found != by_owner_.end()) {
       if (--found->second == 0) {
-        by_attempt_.erase(found);
-        settled.push_back(attempt);
+        by_owner_.erase(found);
+        settled.push_back(owner);
       }
     }
     out_.pop_front();
@@ -119,7 +119,7 @@ void Outbox::start_repeat_timer(Instant now) {
 
 ReceiveWindow::Accept ReceiveWindow::accept(std::uint64_t sequence) {
   if (sequence <= through_ || ahead_.contains(sequence)) {
-    return Accept::kDuplicate;
+    return guards_.has(Guard::kReceivedOnce) ? Accept::kDuplicate : Accept::kNew;
   }
   if (sequence - through_ > reach_) {
     return Accept::kTooFar;

@@ -2,25 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <unordered_set>
 #include <utility>
 
 namespace kvferry::core {
 
 Status PageLedger::grant(GrantId grant, GrantedPages granted) {
-  if (granted.aux_slot >= 0 && aux_slots_.contains(granted.aux_slot)) {
+  const bool exclusive = guards_.has(Guard::kGrantedPagesExclusive);
+  if (exclusive && granted.aux_slot >= 0 && aux_slots_.contains(granted.aux_slot)) {
     return fail(FailureCode::kInvalidArgument,
                 fmt::format("aux slot {} is in another grant", granted.aux_slot));
   }
   for (const std::uint32_t slot : granted.state_slots) {
-    if (state_slots_.contains(slot)) {
+    if (exclusive && state_slots_.contains(slot)) {
       return fail(FailureCode::kInvalidArgument,
                   fmt::format("state slot {} is in another grant", slot));
     }
   }
   for (std::size_t i = 0; i < granted.pages.size(); ++i) {
     const auto [where, added] = by_page_.emplace(granted.pages[i], grant);
-    if (!added) {
-      const bool own = where->second == grant;
+    const bool own = where->second == grant;
+    if (!added && (own || exclusive)) {
       for (std::size_t undo = 0; undo < i; ++undo) {
         by_page_.erase(granted.pages[undo]);
       }
@@ -40,14 +42,16 @@ Status PageLedger::grant(GrantId grant, GrantedPages granted) {
 
 GrantedPages PageLedger::not_granted(const GrantedPages& wanted) const {
   GrantedPages rest;
+  std::unordered_set<PageIndex> seen;
   for (const PageIndex page : wanted.pages) {
-    if (!by_page_.contains(page)) {
+    if (!by_page_.contains(page) && seen.insert(page).second) {
       rest.pages.push_back(page);
     }
   }
   rest.aux_slot = aux_slots_.contains(wanted.aux_slot) ? -1 : wanted.aux_slot;
+  std::set<std::uint32_t> seen_slots;
   for (const std::uint32_t slot : wanted.state_slots) {
-    if (!state_slots_.contains(slot)) {
+    if (!state_slots_.contains(slot) && seen_slots.insert(slot).second) {
       rest.state_slots.push_back(slot);
     }
   }

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/guards.h"
 #include "kvferry/ids.h"
 #include "kvferry/status.h"
 
@@ -21,9 +22,11 @@ struct GrantedPages {
 
 class PageLedger {
  public:
+  explicit PageLedger(Guards guards = {}) : guards_(guards) {}
+
   // Fails with kInvalidArgument, and changes nothing, when a page or slot is in a grant already.
   Status grant(GrantId grant, GrantedPages granted);
-  // Those of the pages and slots that are in no grant.
+  // Those of the pages and slots that are in no grant, each once, however often it is listed.
   GrantedPages not_granted(const GrantedPages& wanted) const;
   // The attempt failed: from here on its pages count as quarantine.
   void revoke(GrantId grant);
@@ -43,6 +46,7 @@ class PageLedger {
     GrantedPages granted;
     bool revoked = false;
   };
+  Guards guards_;
   std::unordered_map<GrantId, Entry> grants_;
   std::unordered_map<PageIndex, GrantId> by_page_;
   std::set<std::int64_t> aux_slots_;

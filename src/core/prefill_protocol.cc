@@ -12,7 +12,9 @@ std::unique_ptr<Protocol> make_prefill_protocol(ProtocolConfig config, Environme
 }
 
 PrefillProtocol::PrefillProtocol(ProtocolConfig config, Environment& environment)
-    : RoleProtocol(std::move(config), environment), ended_(options_.max_ended_senders) {}
+    : RoleProtocol(std::move(config), environment),
+      ended_(options_.max_ended_senders),
+      timers_(guards_) {}
 
 void PrefillProtocol::settle(Event& event) {
   std::visit([this](auto& fact) { on(fact); }, event);
@@ -47,8 +49,8 @@ void PrefillProtocol::on(SenderOpened& event) {
   auto owned = std::make_unique<PrefillRoom>(event.sender, key, now_);
   PrefillRoom& room = *owned;
   rooms_.emplace(event.sender, std::move(owned));
-  std::optional<Failure> refusal = refuse_room(key, open_.contains(key), open_.size());
-  if (const Failure* ended = ended_.find(key); ended != nullptr && !refusal) {
+  std::optional<Failure> refusal = refuse_room(key, open_.contains(match(key)), open_.size());
+  if (const Failure* ended = ended_.find(match(key)); ended != nullptr && !refusal) {
     refusal = *ended;  // Decode aborted it before it was opened here.
   }
   if (refusal) {
@@ -56,14 +58,14 @@ void PrefillProtocol::on(SenderOpened& event) {
     room.released = true;
     enter(room, RoomTrigger::kFailed);
     sink_->publish_terminal(event.sender.value(), KvPoll::kFailed, room.cause);
-    if (!open_.contains(key)) {
+    if (!open_.contains(match(key))) {
       // Of a duplicate the first one lives; else nobody will serve this request here.
-      ended_.add(key, *room.cause);
+      remember_ended(key, *room.cause);
       refuse_unopened(key, *room.cause);
     }
     return;
   }
-  open_.emplace(key, event.sender);
+  open_.emplace(match(key), event.sender);
   set_deadline(room, options_.bootstrap_timeout_ms);
   adopt_unopened(room);
 }
@@ -164,11 +166,10 @@ void PrefillProtocol::fail_room(PrefillRoom& room, Failure cause) {
   room.cause = with_rank(std::move(cause));
   enter(room, RoomTrigger::kFailed);
   sink_->publish_terminal(room.sender.value(), KvPoll::kFailed, room.cause);
-  open_.erase(room.key);
+  open_.erase(match(room.key));
   timers_.cancel({TimerKind::kRoom, room.sender, {}});
   if (!room.has_all_grants()) {
-    // Those that come from now on hear the first cause at once (rule 12).
-    ended_.add(room.key, *room.cause);
+    remember_ended(room.key, *room.cause);
   }
   for (const auto& target : room.targets) {
     if (target->state == TargetState::kConsumed) {
@@ -183,7 +184,7 @@ void PrefillProtocol::fail_room(PrefillRoom& room, Failure cause) {
       sessions_.send(
           target->epoch,
           wire::Failed{room.key.room, room.key.binding, target->grant.attempt, *room.cause},
-          Urgency::kUrgent, target->grant.attempt, now_, *sink_);
+          Urgency::kUrgent, OwnerId{}, now_, *sink_);
     }
     drain_if_settled(room, *target);
   }
@@ -195,12 +196,23 @@ void PrefillProtocol::fail_room(PrefillRoom& room, Failure cause) {
   forget_if_over(room.sender);
 }
 
+// Grants that come from now on hear the first cause at once (rule 12).
+void PrefillProtocol::remember_ended(const RoomKey& key, const Failure& cause) {
+  if (guards_.has(Guard::kEndedSender)) {
+    ended_.add(match(key), cause);
+  }
+}
+
+// Rule 5: nothing is posted, committed or given back before every decode rank's grant is here.
+bool PrefillProtocol::has_needed_grants(const PrefillRoom& room) const {
+  return guards_.has(Guard::kAllGrants) ? room.has_all_grants() : !room.targets.empty();
+}
+
 void PrefillProtocol::release_if_settled(PrefillRoom& room) {
-  const bool no_more_reads =
-      room.is_terminal()
-          ? room.is_settled() || room.gave_up
-          : room.has_all_grants() && room.is_settled() &&
-                std::ranges::all_of(room.targets, [](const auto& t) { return t->posted_all; });
+  const bool settled = room.is_settled() || !guards_.has(Guard::kSourceHeld);
+  const bool no_more_reads = room.is_terminal()
+                                 ? settled || room.gave_up
+                                 : has_needed_grants(room) && settled && room.is_posted();
   if (no_more_reads) {
     release_source(room);
   }
@@ -233,17 +245,20 @@ void PrefillProtocol::give_up_source(PrefillRoom& room) {
 }
 
 void PrefillProtocol::finish_if_consumed(PrefillRoom& room) {
-  if (room.is_terminal() || !room.is_consumed()) {
+  const bool finished =
+      has_needed_grants(room) && room.is_consumed(!guards_.has(Guard::kSuccessOnConsumed));
+  if (room.is_terminal() || !finished) {
     return;
   }
-  if (!sink_->publish_terminal(room.sender.value(), KvPoll::kSuccess, std::nullopt)) {
+  if (!sink_->publish_terminal(room.sender.value(), KvPoll::kSuccess, std::nullopt) &&
+      guards_.has(Guard::kCellDecides)) {
     fail_room(
         room,
         Failure{FailureCode::kAborted, FailureWhere::kLocal, "aborted by the caller", {}, -1});
     return;
   }
   enter(room, RoomTrigger::kCompleted);
-  open_.erase(room.key);
+  open_.erase(match(room.key));
   timers_.cancel({TimerKind::kRoom, room.sender, {}});
   release_if_settled(room);
   forget_if_over(room.sender);
@@ -258,7 +273,9 @@ void PrefillProtocol::forget_if_over(SenderId sender) {
     if (const auto found = records_.find(target->epoch); found != records_.end()) {
       SessionRecord& record = *found->second;
       record.attempts.erase(target->grant.attempt);
-      if (!record.over && !record.tombstones.add(target->grant.attempt, Tombstone{room->cause})) {
+      const bool remembered = room->cause || guards_.has(Guard::kRememberSucceeded);
+      if (!record.over && remembered &&
+          !record.tombstones.add(target->grant.attempt, Tombstone{room->cause})) {
         sink_->count("tombstones_over_limit");
       }
       drop_record_if_idle(target->epoch);
@@ -316,7 +333,9 @@ void PrefillProtocol::session_over(const SessionOver& over) {
     if (Target* target = room->find(over.epoch, attempt)) {
       target->session_over = true;
     }
-    fail_room(*room, over.cause);
+    if (guards_.has(Guard::kEndedSessionFailsRooms)) {
+      fail_room(*room, over.cause);
+    }
   }
   for (auto it = unopened_.begin(); it != unopened_.end();) {
     unopened_count_ -= std::erase_if(
@@ -370,12 +389,16 @@ void PrefillProtocol::deliver(MessageDelivered& delivered) {
 // --- small things ---
 
 void PrefillProtocol::enter(PrefillRoom& room, RoomTrigger trigger) {
+  sink_->transitioned(Machine::kRoom, static_cast<std::uint8_t>(room.status),
+                      static_cast<std::uint8_t>(trigger));
   if (!room.apply(trigger)) {
     report_missing_row("room", to_string(room.status), to_string(trigger));
   }
 }
 
 void PrefillProtocol::enter(Target& target, TargetTrigger trigger) {
+  sink_->transitioned(Machine::kTarget, static_cast<std::uint8_t>(target.state),
+                      static_cast<std::uint8_t>(trigger));
   if (!PrefillRoom::apply(target, trigger)) {
     report_missing_row("target", to_string(target.state), to_string(trigger));
   }
@@ -387,7 +410,7 @@ PrefillRoom* PrefillProtocol::find(SenderId sender) {
 }
 
 PrefillRoom* PrefillProtocol::find(const RoomKey& key) {
-  const auto found = open_.find(key);
+  const auto found = open_.find(match(key));
   return found == open_.end() ? nullptr : find(found->second);
 }
 
@@ -427,7 +450,7 @@ std::vector<std::string> PrefillProtocol::check_invariants() const {
       broken.push_back(
           fmt::format("S2: sender {} released pages that a write reads", sender.value()));
     }
-    const auto open = open_.find(room->key);
+    const auto open = open_.find(match(room->key));
     if (!room->is_terminal() && (open == open_.end() || open->second != sender)) {
       broken.push_back(fmt::format("R4: sender {} lives and is not open", sender.value()));
     }

@@ -1,5 +1,6 @@
 // The prefill role: senders, the grants they serve, source pages. prefill_protocol.cc has what
-// concerns senders and peers, prefill_transfer.cc what concerns grants and writes.
+// concerns senders and peers, prefill_grants.cc how grants come, prefill_transfer.cc writes and
+// what follows from them.
 #pragma once
 
 #include <deque>
@@ -75,6 +76,8 @@ class PrefillProtocol final : public RoleProtocol {
   void session_over(const SessionOver& over);
   void deliver(MessageDelivered& delivered);
   void fail_room(PrefillRoom& room, Failure cause);
+  void remember_ended(const RoomKey& key, const Failure& cause);
+  bool has_needed_grants(const PrefillRoom& room) const;
   void release_source(PrefillRoom& room);
   void release_if_settled(PrefillRoom& room);
   void give_up_source(PrefillRoom& room);
@@ -87,31 +90,37 @@ class PrefillProtocol final : public RoleProtocol {
   PrefillRoom* find(const RoomKey& key);
   void drop_record_if_idle(SessionEpoch epoch);
 
-  // prefill_transfer.cc
+  // prefill_grants.cc
   void handle(SessionEpoch epoch, wire::Grant& grant);
-  void handle(SessionEpoch epoch, const wire::Abort& abort);
-  void handle(SessionEpoch epoch, const wire::Consumed& consumed);
-  void handle(SessionEpoch epoch, const wire::Fenced& fenced);
   void attach(PrefillRoom& room, SessionEpoch epoch, wire::Grant grant);
   Status check_grant(const PrefillRoom& room, SessionEpoch epoch, const wire::Grant& grant) const;
+  static Status check_inside(const wire::Grant& grant, std::span<const RegionShape> regions,
+                             const std::string& peer);
   void refuse_grant(SessionEpoch epoch, const wire::Grant& grant, const Failure& cause);
   void wait_for_sender(SessionEpoch epoch, wire::Grant grant);
   void adopt_unopened(PrefillRoom& room);
   void drop_unopened(SessionEpoch epoch, AttemptId attempt);
   void unopened_deadline(const RoomKey& key);
   void refuse_unopened(const RoomKey& key, const Failure& cause);
+
+  // prefill_transfer.cc
+  void handle(SessionEpoch epoch, const wire::Abort& abort);
+  void handle(SessionEpoch epoch, const wire::Consumed& consumed);
+  void handle(SessionEpoch epoch, const wire::Fenced& fenced);
   void pump(PrefillRoom& room);
   void post_ready(PrefillRoom& room, Target& target);
   void post(PrefillRoom& room, Target& target, const std::vector<layout::ByteCopy>& copies);
   void completed(const layout::WriteCompletion& completion);
   void repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked);
   void settle_ticket(SessionRecord& record, Target* target, PrefillRoom* room, TicketId ticket);
+  void unknown(TrackedWrite& tracked, SessionRecord& record, PrefillRoom* room, Target* target);
+  bool may_commit(const PrefillRoom& room, const Target& target) const;
   void commit_if_landed(PrefillRoom& room, Target& target);
   void drain_if_settled(PrefillRoom& room, Target& target);
   void say_drained(SessionEpoch epoch, const wire::Abort& abort);
 
   std::unordered_map<SenderId, std::unique_ptr<PrefillRoom>> rooms_;
-  std::unordered_map<RoomKey, SenderId> open_;
+  std::unordered_map<RoomKey, SenderId> open_;  // by match(), as the next two
   std::unordered_map<SessionEpoch, std::unique_ptr<SessionRecord>> records_;
   std::map<RoomKey, std::vector<UnopenedGrant>> unopened_;
   std::size_t unopened_count_ = 0;

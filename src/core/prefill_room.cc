@@ -26,10 +26,14 @@ bool PrefillRoom::is_settled() const {
   return std::ranges::all_of(targets, [](const auto& t) { return t->outstanding == 0; });
 }
 
-bool PrefillRoom::is_consumed() const {
-  return has_all_grants() && std::ranges::all_of(targets, [](const auto& t) {
-           return t->state == TargetState::kConsumed;
-         });
+bool PrefillRoom::is_posted() const {
+  return std::ranges::all_of(targets, [](const auto& t) { return t->posted_all; });
+}
+
+bool PrefillRoom::is_consumed(bool done_is_enough) const {
+  return std::ranges::all_of(targets, [&](const auto& t) {
+    return t->state == TargetState::kConsumed || (done_is_enough && t->state == TargetState::kDone);
+  });
 }
 
 Target* PrefillRoom::find(SessionEpoch epoch, GrantSlot slot, Generation generation) {

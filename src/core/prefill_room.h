@@ -26,8 +26,10 @@ struct Target {
   const layout::CopyPlan* plan = nullptr;  // owned by the session's record
   TargetState state = TargetState::kGranted;
   std::uint32_t posted_pages = 0;
-  bool posted_all = false;        // aux and state too
-  std::uint64_t outstanding = 0;  // tickets not settled
+  bool posted_all = false;          // aux and state too
+  std::uint64_t outstanding = 0;    // tickets not settled
+  std::uint64_t posted_writes = 0;  // ranges; one that is posted again counts once
+  std::uint64_t posted_bytes = 0;
   std::uint64_t landed_writes = 0;
   std::uint64_t landed_bytes = 0;
   bool abort_seen = false;  // decode knows of the failure
@@ -49,7 +51,9 @@ class PrefillRoom {
   bool has_all_grants() const;
   bool has_all_chunks() const { return initialized && chunk_given && given.size() == page_count; }
   bool is_settled() const;  // no ticket reads a source page any more
-  bool is_consumed() const;
+  bool is_posted() const;   // to every target that is here
+  // Every target that is here has answered Consumed; done_is_enough: or had our Done.
+  bool is_consumed(bool done_is_enough = false) const;
   Target* find(SessionEpoch epoch, GrantSlot slot, Generation generation);
   Target* find(SessionEpoch epoch, AttemptId attempt);
   std::string waits_for() const;

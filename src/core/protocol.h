@@ -12,6 +12,7 @@
 #include "base/layout_shape.h"
 #include "core/action.h"
 #include "core/event.h"
+#include "core/guards.h"
 #include "kvferry/options.h"
 #include "wire/messages.h"
 
@@ -29,6 +30,7 @@ struct ProtocolConfig {
   // limits, transports in order of preference.
   wire::Introduction self;
   TransportClass transport_class;
+  Guards guards{};  // which of them stand: in the product all
 };
 
 // What stands behind dump_status(), pairs() and the gauges; a copy made on the protocol's thread.

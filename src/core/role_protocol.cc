@@ -8,7 +8,10 @@
 namespace kvferry::core {
 
 RoleProtocol::RoleProtocol(ProtocolConfig config, Environment& environment)
-    : config_(std::move(config)), options_(config_.options), sessions_(config_, environment) {}
+    : config_(std::move(config)),
+      options_(config_.options),
+      guards_(config_.guards),
+      sessions_(config_, environment) {}
 
 void RoleProtocol::step(Instant now, std::span<Event> events, ActionSink& sink) {
   now_ = now;
@@ -20,7 +23,8 @@ void RoleProtocol::step(Instant now, std::span<Event> events, ActionSink& sink) 
     settle_outputs();
   }
   // The pause rule: what peers said while this process slept counts before its own deadlines do.
-  const bool paused = stepped_ && now - last_step_ > milliseconds(options_.pause_threshold_ms);
+  const bool paused = guards_.has(Guard::kPauseRule) && stepped_ &&
+                      now - last_step_ > milliseconds(options_.pause_threshold_ms);
   timers_deferred_ = paused && !timers_deferred_;
   if (!timers_deferred_) {
     run_timers();

@@ -29,6 +29,11 @@ class RoleProtocol : public Protocol {
   virtual Instant next_room_deadline() const = 0;
 
   void settle_outputs();
+  // What a request is looked up by: room and binding (rule 8).
+  RoomKey match(const RoomKey& key) const {
+    return guards_.has(Guard::kBinding) ? key : RoomKey{key.room, Binding{}};
+  }
+  bool is_same_room(const RoomKey& a, const RoomKey& b) const { return match(a) == match(b); }
   // The first cause on this rank names this rank.
   Failure with_rank(Failure cause) const;
   // Why a room can't be opened, as far as both roles know; nullopt when it can.
@@ -39,6 +44,7 @@ class RoleProtocol : public Protocol {
 
   const ProtocolConfig config_;
   const Options& options_;
+  const Guards guards_;
   SessionTable sessions_;
   std::vector<std::string> violations_;
   std::optional<Failure> stopping_;

@@ -11,6 +11,7 @@
 
 #include "base/instant.h"
 #include "base/peer_id.h"
+#include "core/guards.h"
 #include "core/outbox.h"
 #include "kvferry/ids.h"
 #include "wire/messages.h"
@@ -19,8 +20,8 @@ namespace kvferry::core {
 
 // One completed hello (rule 7). Exists from the moment its epoch is known.
 struct Session {
-  Session(SessionEpoch session_epoch, const Options& options)
-      : epoch(session_epoch), outbox(options), inbox(4 * options.send_window_messages) {}
+  Session(SessionEpoch session_epoch, const Options& options, Guards guards)
+      : epoch(session_epoch), outbox(options), inbox(4 * options.send_window_messages, guards) {}
 
   SessionEpoch epoch;
   wire::Introduction peer_self;
@@ -65,6 +66,7 @@ struct Peer {
   Instant last_heard;
   bool ever_heard = false;
   std::unique_ptr<Session> session;
+  std::unique_ptr<Session> former;  // kept only where a guard of resumption is missing
   std::unique_ptr<Handshake> handshake;
   wire::Introduction pending_self;  // prefill: what the hello under way said
 };

@@ -69,7 +69,7 @@ void SessionTable::handle_handshake_message(const std::string& sender_key,
       return;
     }
   } else if (const auto* reply = std::get_if<wire::HelloReply>(&message)) {
-    peer = find_by_key(sender_key.empty() ? "plain:" + reply->self.control_endpoint : sender_key);
+    peer = find_by_identity(identity_of(PeerAddress{reply->self.control_endpoint, sender_key}));
     if (peer != nullptr) {
       handle_hello_reply(*peer, *reply, now, sink);
       return;
@@ -117,6 +117,10 @@ void SessionTable::handle_handshake_message(const std::string& sender_key,
         return;
       }
       if (Peer* sender = find_by_key(sender_key); sender != nullptr) {
+        if (revive(*sender, epoch, now, sink)) {
+          handle_resume(*sender, *resumption, now, sink);
+          return;
+        }
         say(*sender,
             wire::SessionEnded{epoch, Failure{FailureCode::kPeerLost,
                                               FailureWhere::kPeer,
@@ -180,7 +184,7 @@ std::string SessionTable::choose_transport(const wire::Introduction& peer) const
 void SessionTable::handle_hello(const std::string& sender_key, const wire::Hello& hello,
                                 Instant now, ActionSink& sink) {
   const PeerAddress address{hello.self.control_endpoint, sender_key};
-  Peer* peer = find_by_key(identity_of(address));
+  Peer* peer = find_by_identity(identity_of(address));
   if (config_.self.role != Role::kPrefill || (peer != nullptr && peer->initiates)) {
     sink.count("unexpected_hellos");
     return;
@@ -199,6 +203,12 @@ void SessionTable::handle_hello(const std::string& sender_key, const wire::Hello
       say(*peer, peer->handshake->repeat, sink);
     }
     return;
+  }
+  if (!guards_.has(Guard::kHelloNonce) && peer->session != nullptr) {
+    end(*peer,
+        Failure{FailureCode::kPeerLost, FailureWhere::kPeer, "the peer says hello again",
+                address.endpoint, -1},
+        false, now, sink);
   }
   peer->handshake = std::make_unique<Handshake>();
   Handshake& handshake = *peer->handshake;
@@ -337,22 +347,11 @@ void SessionTable::fail_hello(Peer& peer, const Failure& cause, bool for_good, I
 
 bool SessionTable::make_session(Peer& peer, const wire::Introduction& peer_self,
                                 const std::string& transport, Instant now, ActionSink& sink) {
-  auto session = std::make_unique<Session>(peer.handshake->epoch, options_);
+  auto session = std::make_unique<Session>(peer.handshake->epoch, options_, guards_);
   session->peer_self = peer_self;
   session->secret = session_secret(*peer.handshake);
   session->last_heard = session->last_sent = now;
-  OpenDataSession open;
-  open.epoch = session->epoch;
-  open.local_role = config_.self.role;
-  open.secret = session->secret;
-  open.transport = transport;
-  for (const wire::TransportOffer& offer : peer_self.transports) {
-    if (offer.name == transport) {
-      open.peer_blob = offer.blob;
-    }
-  }
-  open.peer_regions = peer_self.layout.regions;
-  const Status opened = sink.open_data_session(std::move(open));
+  const Status opened = open_data(*session, transport, sink);
   by_epoch_[session->epoch] = peer.id;
   peer.session = std::move(session);
   if (!opened) {
@@ -366,6 +365,22 @@ bool SessionTable::make_session(Peer& peer, const wire::Introduction& peer_self,
     return false;
   }
   return true;
+}
+
+Status SessionTable::open_data(const Session& session, const std::string& transport,
+                               ActionSink& sink) const {
+  OpenDataSession open;
+  open.epoch = session.epoch;
+  open.local_role = config_.self.role;
+  open.secret = session.secret;
+  open.transport = transport;
+  for (const wire::TransportOffer& offer : session.peer_self.transports) {
+    if (offer.name == transport) {
+      open.peer_blob = offer.blob;
+    }
+  }
+  open.peer_regions = session.peer_self.layout.regions;
+  return sink.open_data_session(std::move(open));
 }
 
 void SessionTable::go_live(Peer& peer, Instant now) {
@@ -408,10 +423,41 @@ wire::Proof SessionTable::resume_proof(const Session& session, bool answer,
   return environment_.hmac(session.secret, data);
 }
 
+// A session that has ended here is not taken up again, whatever of it may still be known: its rooms
+// have failed and its slots will be named again. Without that guard it would live on with its
+// numbers (kEndedNotResumed) or with none (kResumeNeedsState).
+inline bool SessionTable::revive(Peer& peer, SessionEpoch epoch, Instant now, ActionSink& sink) {
+  const bool with_state = !guards_.has(Guard::kEndedNotResumed);
+  const bool without_state = !guards_.has(Guard::kResumeNeedsState);
+  const bool known = peer.session == nullptr && peer.former && peer.former->epoch == epoch;
+  if (!known || !(with_state || without_state)) {
+    return false;
+  }
+  std::unique_ptr<Session> session = std::move(peer.former);
+  if (without_state) {
+    auto empty = std::make_unique<Session>(epoch, options_, guards_);
+    empty->peer_self = session->peer_self;
+    empty->secret = session->secret;
+    session = std::move(empty);
+  }
+  if (!open_data(*session, choose_transport(session->peer_self), sink)) {
+    return false;
+  }
+  session->suspended_since.reset();
+  session->last_sent = now;
+  session->outbox.rewind();
+  by_epoch_[epoch] = peer.id;
+  peer.session = std::move(session);
+  go_live(peer, now);
+  dirty_.insert(peer.id);
+  return true;
+}
+
 void SessionTable::handle_resume(Peer& peer, const wire::Resume& resumption, Instant now,
                                  ActionSink& sink) {
   Session& session = *peer.session;
-  if (!session.live || resumption.proof != resume_proof(session, false, resumption.nonce)) {
+  const bool proven = resumption.proof == resume_proof(session, false, resumption.nonce);
+  if (!session.live || (!proven && guards_.has(Guard::kResumeNeedsState))) {
     sink.count("foreign_messages");
     return;
   }
@@ -425,8 +471,9 @@ void SessionTable::handle_resume(Peer& peer, const wire::Resume& resumption, Ins
 void SessionTable::handle_resumed(Peer& peer, const wire::Resumed& resumed, Instant now,
                                   ActionSink& sink) {
   Session& session = *peer.session;
-  if (!session.suspended_since || resumed.echoed_nonce != session.resume_nonce ||
-      resumed.proof != resume_proof(session, true, session.resume_nonce)) {
+  const bool proven = resumed.echoed_nonce == session.resume_nonce &&
+                      resumed.proof == resume_proof(session, true, session.resume_nonce);
+  if (!session.suspended_since || (!proven && guards_.has(Guard::kResumeNeedsState))) {
     sink.count("stale_messages");
     return;
   }

@@ -17,7 +17,11 @@ std::int64_t to_ms(Duration duration) {
 }  // namespace
 
 SessionTable::SessionTable(const ProtocolConfig& config, Environment& environment)
-    : config_(config), options_(config.options), environment_(environment) {}
+    : config_(config),
+      options_(config.options),
+      guards_(config.guards),
+      environment_(environment),
+      timers_(config.guards) {}
 
 // --- getters ---
 
@@ -47,9 +51,9 @@ const Peer* SessionTable::peer_of(SessionEpoch epoch) const {
   return found == by_epoch_.end() ? nullptr : peer(found->second);
 }
 
-bool SessionTable::has_unsettled(SessionEpoch epoch, AttemptId attempt) const {
+bool SessionTable::has_unsettled(SessionEpoch epoch, OwnerId owner) const {
   const Session* session = find(epoch);
-  return session != nullptr && session->outbox.has_unsettled(attempt);
+  return session != nullptr && session->outbox.has_unsettled(owner);
 }
 
 std::vector<PeerView> SessionTable::view(Instant now) const {
@@ -85,9 +89,18 @@ Peer* SessionTable::find_peer(PeerId id) {
   return found == peers_.end() ? nullptr : found->second.get();
 }
 
-Peer* SessionTable::find_by_key(const std::string& sender_key) {
-  const auto found = by_identity_.find(sender_key);
+Peer* SessionTable::find_by_identity(const std::string& identity) {
+  const auto found = by_identity_.find(identity);
   return found == by_identity_.end() ? nullptr : find_peer(found->second);
+}
+
+Peer* SessionTable::find_by_key(const std::string& sender_key) {
+  if (guards_.has(Guard::kPeerIncarnation)) {
+    return find_by_identity(sender_key);
+  }
+  const auto found = std::ranges::find_if(
+      peers_, [&](const auto& entry) { return entry.second->address.public_key == sender_key; });
+  return found == peers_.end() ? nullptr : found->second.get();
 }
 
 Peer* SessionTable::find_by_epoch(SessionEpoch epoch) {
@@ -96,8 +109,9 @@ Peer* SessionTable::find_by_epoch(SessionEpoch epoch) {
 }
 
 // With CURVE a key is one process life. In plain mode (loopback) the endpoint has to do.
-std::string SessionTable::identity_of(const PeerAddress& address) {
-  return address.public_key.empty() ? "plain:" + address.endpoint : address.public_key;
+std::string SessionTable::identity_of(const PeerAddress& address) const {
+  const bool by_key = !address.public_key.empty() && guards_.has(Guard::kPeerIncarnation);
+  return by_key ? address.public_key : "plain:" + address.endpoint;
 }
 
 // --- commands ---
@@ -119,7 +133,7 @@ Peer* SessionTable::add_peer(const PeerAddress& address, bool initiates) {
 
 std::optional<PeerId> SessionTable::want_peer(const PeerAddress& address, Instant now,
                                               ActionSink& sink) {
-  Peer* peer = find_by_key(identity_of(address));
+  Peer* peer = find_by_identity(identity_of(address));
   if (peer == nullptr) {
     peer = add_peer(address, true);
     if (peer == nullptr) {
@@ -182,13 +196,13 @@ void SessionTable::let_go_if_unwanted(PeerId id, Instant, ActionSink& sink) {
   peers_.erase(id);
 }
 
-void SessionTable::send(SessionEpoch epoch, wire::Message message, Urgency urgency,
-                        AttemptId attempt, Instant now, ActionSink& sink) {
+void SessionTable::send(SessionEpoch epoch, wire::Message message, Urgency urgency, OwnerId owner,
+                        Instant now, ActionSink& sink) {
   Peer* peer = find_by_epoch(epoch);
   if (peer == nullptr || !peer->session->live) {
     return;
   }
-  if (!peer->session->outbox.push(std::move(message), urgency, attempt)) {
+  if (!peer->session->outbox.push(std::move(message), urgency, owner)) {
     // Losing one message would break what the rooms rely on, so the session goes, with the reason.
     sink.count("message_queue_full");
     end(*peer,
@@ -281,7 +295,14 @@ void SessionTable::handle_link_down(const LinkDown& event, Instant now, ActionSi
   }
   peer->link_up = false;
   timers_.cancel({TimerKind::kHello, peer->id});
-  if (event.why == LinkDown::Why::kClosed || event.why == LinkDown::Why::kDenied) {
+  if (peer->initiates && peer->session == nullptr) {
+    // A hello ends with its connection. An answer that still comes would open a session that
+    // nobody confirms, and the next connection would not greet again.
+    peer->handshake.reset();
+  }
+  const bool restarted = event.why == LinkDown::Why::kWrongKey;
+  if (event.why == LinkDown::Why::kClosed || event.why == LinkDown::Why::kDenied ||
+      (restarted && !guards_.has(Guard::kPeerIncarnation))) {
     const bool denied = event.why == LinkDown::Why::kDenied;
     peer->last_cause = Failure{denied ? FailureCode::kUnauthorized : FailureCode::kPeerLost,
                                denied ? FailureWhere::kPeer : FailureWhere::kPath,
@@ -301,7 +322,6 @@ void SessionTable::handle_link_down(const LinkDown& event, Instant now, ActionSi
     schedule_redial(*peer, now, sink);
     return;
   }
-  const bool restarted = event.why == LinkDown::Why::kWrongKey;
   peer->wrong_keys = restarted ? peer->wrong_keys + 1 : 0;
   Failure cause{restarted ? FailureCode::kPeerRestarted : FailureCode::kPeerLost,
                 FailureWhere::kPeer,
@@ -342,6 +362,9 @@ void SessionTable::end(Peer& peer, const Failure& cause, bool tell_peer, Instant
     say(peer, wire::SessionEnded{epoch, cause}, sink);
   }
   by_epoch_.erase(epoch);
+  if (!guards_.has(Guard::kEndedNotResumed) || !guards_.has(Guard::kResumeNeedsState)) {
+    peer.former = std::move(peer.session);
+  }
   peer.session.reset();
   peer.last_cause = cause;
   dirty_.erase(peer.id);
@@ -374,85 +397,6 @@ void SessionTable::end(Peer& peer, const Failure& cause, bool tell_peer, Instant
     if (next_hello) {
       dial(peer, now, sink);
     }
-  }
-}
-
-// --- frames ---
-
-void SessionTable::handle_frame(FrameArrived& event, Instant now, ActionSink& sink) {
-  wire::Frame& frame = event.frame;
-  if (frame.session == SessionEpoch{}) {
-    for (const wire::Message& message : frame.messages) {
-      handle_handshake_message(event.sender_key, message, now, sink);
-    }
-    return;
-  }
-  Peer* peer = find_by_epoch(frame.session);
-  if (peer == nullptr) {
-    sink.count("stale_messages", frame.messages.size());
-    if (Peer* sender = find_by_key(event.sender_key); sender != nullptr && sender->link_up) {
-      say(*sender,
-          wire::SessionEnded{frame.session, Failure{FailureCode::kPeerLost,
-                                                    FailureWhere::kPeer,
-                                                    "the session is not known here any more",
-                                                    {},
-                                                    -1}},
-          sink);
-    }
-    return;
-  }
-  if (!event.sender_key.empty() && event.sender_key != peer->address.public_key) {
-    // Somebody else's session: only its two ends speak in it.
-    sink.count("foreign_messages", frame.messages.size());
-    return;
-  }
-  handle_session_frame(*peer, frame, now, sink);
-}
-
-void SessionTable::handle_session_frame(Peer& peer, wire::Frame& frame, Instant now,
-                                        ActionSink& sink) {
-  if (!peer.session->live) {
-    if (!peer.initiates) {
-      sink.count("early_messages", frame.messages.size());
-      return;
-    }
-    // Prefill speaks in the session, so it has had our confirmation.
-    go_live(peer, now);
-  }
-  Session& session = *peer.session;
-  session.last_heard = peer.last_heard = now;
-  peer.ever_heard = true;
-  std::vector<AttemptId> settled;
-  if (!session.outbox.acknowledge(frame.acknowledge, now, settled)) {
-    sink.count("impossible_acknowledgements");
-  }
-  dirty_.insert(peer.id);
-  for (const AttemptId attempt : settled) {
-    outputs_.emplace_back(AttemptSettled{session.epoch, attempt});
-  }
-  std::uint64_t sequence = frame.sequence;
-  for (wire::Message& message : frame.messages) {
-    if (sequence != 0) {
-      session.acknowledge_due = true;
-      const auto accepted = session.inbox.accept(sequence++);
-      if (accepted != ReceiveWindow::Accept::kNew) {
-        sink.count(accepted == ReceiveWindow::Accept::kDuplicate ? "duplicate_messages"
-                                                                 : "messages_beyond_window");
-        continue;
-      }
-    }
-    if (std::holds_alternative<wire::Heartbeat>(message) ||
-        std::holds_alternative<wire::Ack>(message)) {
-      continue;
-    }
-    if (const auto* unknown = std::get_if<wire::Unsupported>(&message)) {
-      sink.count("unsupported_messages");
-      if (!unknown->is_answer) {
-        send_once(session.epoch, wire::Unsupported{unknown->kind, true}, sink, now);
-      }
-      continue;
-    }
-    outputs_.emplace_back(MessageDelivered{session.epoch, std::move(message)});
   }
 }
 
@@ -578,59 +522,6 @@ void SessionTable::heartbeat(Peer& peer, Instant now, ActionSink& sink) {
     transmit(peer, std::move(frame), true, now, sink);
   }
   timers_.set({TimerKind::kHeartbeat, peer.id}, now + interval);
-}
-
-// --- output ---
-
-void SessionTable::flush(Instant now, ActionSink& sink) {
-  while (!dirty_.empty()) {
-    const PeerId id = *dirty_.begin();
-    dirty_.erase(dirty_.begin());
-    if (Peer* peer = find_peer(id);
-        peer != nullptr && peer->session != nullptr && peer->session->live) {
-      flush_peer(*peer, now, sink);
-    }
-  }
-}
-
-void SessionTable::flush_peer(Peer& peer, Instant now, ActionSink& sink) {
-  Session& session = *peer.session;
-  // While suspended nothing leaves; what waits goes out when the session is resumed.
-  if (peer.link_up && !session.suspended_since) {
-    wire::Frame frame;
-    while (session.outbox.repeat_frame(now, frame)) {
-      transmit(peer, std::move(frame), true, now, sink);
-      frame = {};
-    }
-    bool urgent = false;
-    while (session.outbox.next_frame(now, frame, urgent)) {
-      transmit(peer, std::move(frame), urgent, now, sink);
-      frame = {};
-    }
-    if (session.acknowledge_due) {
-      frame = {};
-      frame.messages.emplace_back(wire::Ack{});
-      transmit(peer, std::move(frame), true, now, sink);
-    }
-  }
-  if (session.outbox.repeat_at() != Instant::max()) {
-    timers_.set({TimerKind::kRepeat, peer.id}, session.outbox.repeat_at());
-  } else {
-    timers_.cancel({TimerKind::kRepeat, peer.id});
-  }
-}
-
-void SessionTable::transmit(Peer& peer, wire::Frame frame, bool urgent, Instant now,
-                            ActionSink& sink) {
-  if (!peer.link_up) {
-    return;  // what is owed stays owed
-  }
-  Session& session = *peer.session;
-  frame.session = session.epoch;
-  frame.acknowledge = session.inbox.processed_through();
-  session.acknowledge_due = false;
-  session.last_sent = now;
-  sink.send_frame(SendFrame{peer.id, std::move(frame), urgent});
 }
 
 }  // namespace kvferry::core

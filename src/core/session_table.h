@@ -35,10 +35,10 @@ struct MessageDelivered {
   SessionEpoch epoch;
   wire::Message message;
 };
-// Nothing that was sent for this attempt in this session is unacknowledged any more.
-struct AttemptSettled {
+// Nothing that was sent for this owner in this session is unacknowledged any more.
+struct OwnerSettled {
   SessionEpoch epoch;
-  AttemptId attempt;
+  OwnerId owner;
 };
 // A peer that rooms may wait for will not become usable.
 struct PeerRefused {
@@ -46,7 +46,7 @@ struct PeerRefused {
   Failure cause;
 };
 using SessionOutput =
-    std::variant<SessionStarted, SessionOver, MessageDelivered, AttemptSettled, PeerRefused>;
+    std::variant<SessionStarted, SessionOver, MessageDelivered, OwnerSettled, PeerRefused>;
 
 class SessionTable {
  public:
@@ -58,7 +58,7 @@ class SessionTable {
   const Session* live_session_at(const PeerAddress& address) const;
   const Peer* peer(PeerId id) const;
   const Peer* peer_of(SessionEpoch epoch) const;
-  bool has_unsettled(SessionEpoch epoch, AttemptId attempt) const;
+  bool has_unsettled(SessionEpoch epoch, OwnerId owner) const;
   Instant next_deadline() const { return timers_.next(); }
   std::vector<PeerView> view(Instant now) const;
 
@@ -77,9 +77,17 @@ class SessionTable {
   void drop_interest(PeerId peer, Instant now, ActionSink& sink);
   // The set that keep_paired wants; others lose that mark.
   void set_paired(const std::vector<PeerAddress>& addresses, Instant now, ActionSink& sink);
-  // Queues a message; it leaves with flush(). Ignored when the session is gone.
-  void send(SessionEpoch epoch, wire::Message message, Urgency urgency, AttemptId attempt,
-            Instant now, ActionSink& sink);
+  // Queues a message; it leaves with flush(). Ignored when the session is gone. owner: told by
+  // OwnerSettled once the peer has acknowledged all of its messages; 0: nobody.
+  void send(SessionEpoch epoch, wire::Message message, Urgency urgency, OwnerId owner, Instant now,
+            ActionSink& sink);
+  // Outbox::withdraw in that session.
+  template <typename Kind>
+  void withdraw(SessionEpoch epoch, OwnerId owner) {
+    if (Peer* peer = find_by_epoch(epoch)) {
+      peer->session->outbox.withdraw<Kind>(owner);
+    }
+  }
   // Unnumbered, sent once (Stale, Unsupported).
   void send_once(SessionEpoch epoch, wire::Message message, ActionSink& sink, Instant now);
   void end_all(const Failure& cause, Instant now, ActionSink& sink);
@@ -124,29 +132,36 @@ class SessionTable {
   std::string choose_transport(const wire::Introduction& peer) const;
   bool make_session(Peer& peer, const wire::Introduction& peer_self, const std::string& transport,
                     Instant now, ActionSink& sink);
+  Status open_data(const Session& session, const std::string& transport, ActionSink& sink) const;
   void go_live(Peer& peer, Instant now);
+  bool revive(Peer& peer, SessionEpoch epoch, Instant now, ActionSink& sink);
   void say(Peer& peer, wire::Message message, ActionSink& sink);
   void fail_hello(Peer& peer, const Failure& cause, bool for_good, Instant now, ActionSink& sink);
 
   // session_table.cc
   Peer* find_peer(PeerId id);
+  Peer* find_by_identity(const std::string& identity);
   Peer* find_by_key(const std::string& sender_key);
   Peer* find_by_epoch(SessionEpoch epoch);
   Peer* add_peer(const PeerAddress& address, bool initiates);
-  static std::string identity_of(const PeerAddress& address);
+  std::string identity_of(const PeerAddress& address) const;
   void dial(Peer& peer, Instant now, ActionSink& sink);
   void schedule_redial(Peer& peer, Instant now, ActionSink& sink);
   void let_go_if_unwanted(PeerId id, Instant now, ActionSink& sink);
   void end(Peer& peer, const Failure& cause, bool tell_peer, Instant now, ActionSink& sink);
-  void handle_session_frame(Peer& peer, wire::Frame& frame, Instant now, ActionSink& sink);
   void resume(Peer& peer, Instant now, ActionSink& sink);
   void heartbeat(Peer& peer, Instant now, ActionSink& sink);
+  void handle_timer(const TimerKey& key, Instant now, ActionSink& sink);
+
+  // session_frames.cc
+  void handle_session_frame(Peer& peer, wire::Frame& frame, Instant now, ActionSink& sink);
+  void acknowledged(Session& session, std::uint64_t through, Instant now, ActionSink& sink);
   void flush_peer(Peer& peer, Instant now, ActionSink& sink);
   void transmit(Peer& peer, wire::Frame frame, bool urgent, Instant now, ActionSink& sink);
-  void handle_timer(const TimerKey& key, Instant now, ActionSink& sink);
 
   const ProtocolConfig& config_;
   const Options& options_;
+  const Guards guards_;
   Environment& environment_;
   std::map<PeerId, std::unique_ptr<Peer>> peers_;
   std::unordered_map<std::string, PeerId> by_identity_;

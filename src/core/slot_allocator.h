@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/guards.h"
 #include "kvferry/ids.h"
 
 namespace kvferry::core {
@@ -16,7 +17,8 @@ struct SlotName {
 
 class SlotAllocator {
  public:
-  explicit SlotAllocator(std::uint32_t limit) : limit_(limit) {}
+  explicit SlotAllocator(std::uint32_t limit, Guards guards = {})
+      : limit_(limit), guards_(guards) {}
 
   std::optional<SlotName> take() {
     if (free_.empty() && next_ == limit_) {
@@ -29,7 +31,9 @@ class SlotAllocator {
       slot = free_.back();
       free_.pop_back();
     }
-    generation_ = generation_.next();
+    if (guards_.has(Guard::kFreshGeneration) || generation_ == Generation{}) {
+      generation_ = generation_.next();
+    }
     return SlotName{slot, generation_};
   }
   void give_back(GrantSlot slot) { free_.push_back(slot); }
@@ -37,6 +41,7 @@ class SlotAllocator {
 
  private:
   const std::uint32_t limit_;
+  Guards guards_;
   std::uint32_t next_ = 0;
   std::vector<GrantSlot> free_;
   Generation generation_;

@@ -8,12 +8,15 @@
 #include <utility>
 
 #include "base/instant.h"
+#include "core/guards.h"
 
 namespace kvferry::core {
 
 template <typename Key>
 class TimerQueue {
  public:
+  explicit TimerQueue(Guards guards = {}) : guards_(guards) {}
+
   void set(const Key& key, Instant at) {
     cancel(key);
     by_key_.emplace(key, at);
@@ -23,7 +26,9 @@ class TimerQueue {
   void cancel(const Key& key) {
     const auto found = by_key_.find(key);
     if (found != by_key_.end()) {
-      by_time_.erase({found->second, key});
+      if (guards_.has(Guard::kTimerCancelled)) {
+        by_time_.erase({found->second, key});
+      }
       by_key_.erase(found);
     }
   }
@@ -47,6 +52,7 @@ class TimerQueue {
   std::size_t size() const { return by_key_.size(); }
 
  private:
+  Guards guards_;
   std::map<Key, Instant> by_key_;
   std::set<std::pair<Instant, Key>> by_time_;
 };

@@ -13,6 +13,9 @@
 
 namespace kvferry::core {
 
+// Whose table it is.
+enum class Machine : std::uint8_t { kRoom, kGrant, kTarget };
+
 // Both roles. Prefill: kPeersReady is "every decode rank's grant is here", kStarted the first send.
 enum class RoomTrigger : std::uint8_t { kPeersReady, kStarted, kCompleted, kFailed };
 
@@ -33,7 +36,7 @@ enum class GrantTrigger : std::uint8_t {
   kCoverageFull,  // every writer's set is full
   kFenceDone,     // transports with a local fence
   kAllQuiet,      // transports without: every writer's tickets are settled
-  kTornDown,      // reserved for transports whose teardown is proven to end writes; none is yet
+  kTornDown,      // as kAllQuiet, and at least one writer is quiet by its session's teardown alone
   kRevoke,        // the room failed
   kSucceed,       // the caller's cell says Success
   kRelease,       // the room failed and the pages are safe

@@ -55,6 +55,11 @@ class CompletionSink {
   // Source side, at most once per session: for 2 * lane_timeout_ms it has had no lane that proved
   // itself, so nothing it posts will get through. The core ends it.
   virtual void session_unreachable(SessionEpoch session, Failure cause) noexcept = 0;
+  // Target side, at most once per session and only after close_session(): no write of the session
+  // will land any more, whatever its writer still does. Optional: only for transports without a
+  // local fence, and only where a conformance test proves it for the version in use; tcp and memory
+  // never call it. The core then frees what the session's writers alone still held.
+  virtual void session_torn_down(SessionEpoch session) noexcept = 0;
 };
 
 struct TransportConfig {

@@ -132,6 +132,11 @@ void Mailbox::session_unreachable(SessionEpoch session, Failure cause) noexcept 
   signal_.raise();
 }
 
+void Mailbox::session_torn_down(SessionEpoch session) noexcept {
+  complete<core::SessionTornDown>([](const auto&) { return false; },
+                                  [&](core::SessionTornDown& event) { event.session = session; });
+}
+
 void Mailbox::drain(std::vector<core::Event>& events) {
   events.clear();
   signal_.lower();

@@ -49,6 +49,7 @@ class Mailbox final : public data_plane::CompletionSink {
   void fence_done(GrantId grant) noexcept override;
   void lane_failed(SessionEpoch session, Failure cause) noexcept override;
   void session_unreachable(SessionEpoch session, Failure cause) noexcept override;
+  void session_torn_down(SessionEpoch session) noexcept override;
 
   // --- the driver ---
   int wake_fd() const { return signal_.fd(); }

@@ -39,6 +39,7 @@ class RecordingSink final : public CompletionSink {
     std::map<std::uint64_t, std::uint32_t> fences;
     std::vector<Failure> lane_failures;
     std::vector<std::pair<SessionEpoch, Failure>> unreachable;
+    std::vector<SessionEpoch> torn_down;
 
     std::size_t completed() const { return tickets_completed; }
     bool has_outcome(std::uint64_t ticket) const {
@@ -92,6 +93,10 @@ class RecordingSink final : public CompletionSink {
   }
   void session_unreachable(SessionEpoch session, Failure cause) noexcept override {
     change([&](State& state) { state.unreachable.emplace_back(session, std::move(cause)); });
+  }
+
+  void session_torn_down(SessionEpoch session) noexcept override {
+    change([&](State& state) { state.torn_down.push_back(session); });
   }
 
   // Whether the condition held before patience ran out.

@@ -51,6 +51,9 @@ class Fabric {
   void release_held();
   void say_quiet();  // for every write that was told to be unknown and has been executed
   void release_fences();
+  // For each session that the target has closed: none of its writes lands from now on, and the
+  // target is told so.
+  void prove_teardown(Process& target);
   std::uint64_t writes_posted() const { return writes_.size(); }
   std::uint64_t fences_ordered() const { return fences_ordered_; }
   std::uint64_t refused_by_generation() const { return refused_by_generation_; }
@@ -83,6 +86,8 @@ class Fabric {
   struct Ends {
     Process* prefill = nullptr;
     Process* decode = nullptr;
+    bool decode_closed = false;
+    bool torn_down = false;
   };
 
   void schedule(PostedWrite& posted);

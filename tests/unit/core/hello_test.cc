@@ -136,6 +136,20 @@ TEST_F(HelloDialogue, AReplayedReplyChangesNothing) {
   expect_rest();
 }
 
+TEST_F(HelloDialogue, AReplyThatComesAfterItsConnectionWasLost) {
+  engines();
+  world.links().hold<wire::HelloReply>();
+  const std::uint64_t receiver = receive(d(), name_room(1), {1});
+  send(p(), name_room(1), {4});
+  ASSERT_TRUE(world.run_until([&] { return world.links().sent<wire::HelloReply>() > 0; }, 100));
+  const FrameOnLink reply = world.links().history().back();
+  world.links().cut(p(), d());
+  world.links().deliver_again(reply);
+  world.run_for(500);
+  expect_success(d(), receiver);
+  expect_rest();
+}
+
 TEST_F(HelloDialogue, ADeniedKeyIsTriedAgainUntilItIsAllowed) {
   engines();
   world.links().deny(p(), d().key());

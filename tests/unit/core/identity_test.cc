@@ -262,13 +262,63 @@ TEST_F(Identity, TombstonesGoWithTheLowWaterMark) {
   expect_rest();
 }
 
-// A room that waits for its pages holds the mark down; the table stays within its limit meanwhile.
-TEST_F(Identity, TombstonesAreBoundedWhileTheMarkIsHeldDown) {
-  options_.max_tombstones = 5;
+// Attempts are numbered at the grant: a room that has not been given its pages yet names none, and
+// whatever it will be granted lies above the mark.
+TEST_F(Identity, ARoomThatWaitsForItsPagesDoesNotHoldTheMarkDown) {
   options_.input_timeout_ms = 60'000;
   engines();
   const std::uint64_t idle = d().open(name_room(999));
   d().init_receiver(idle);
+  for (std::uint64_t i = 1; i <= 50; ++i) {
+    const RoomPair pair = transfer(name_room(i));
+    expect_success(d(), pair.receiver);
+    d().clear(pair.receiver);
+    p().clear(pair.sender);
+    world.run_for(10);
+  }
+  EXPECT_EQ(d().cell(idle).attempt, AttemptId{});
+  EXPECT_GE(last_grant().low_water_mark, AttemptId(49));
+  EXPECT_LE(p().snapshot().tombstones, 2U);
+  d().give(idle, {9});
+  const std::uint64_t sender = send(p(), name_room(999), {8});
+  world.run_for(50);
+  EXPECT_EQ(d().cell(idle).attempt, AttemptId(51));
+  expect_success(d(), idle);
+  expect_success(p(), sender);
+  expect_rest();
+}
+
+// An Abort that names no attempt is owed all the same: its room is kept until it is acknowledged.
+TEST_F(Identity, AnAbortBeforeTheGrantIsRepeatedUntilItIsAcknowledged) {
+  options_.input_timeout_ms = 60'000;
+  engines();
+  transfer(name_room(1));
+  const RoomPair pair = reach(Stage::kWaitingForPages, name_room(2));
+  world.links().drop<wire::Abort>(3);
+  d().abort(pair.receiver);
+  d().clear(pair.receiver);
+  world.run_for(50);
+  expect_status(p(), pair.sender, KvPoll::kBootstrapping);
+  EXPECT_EQ(d().snapshot().rooms.size(), 2U) << "the first room's, and the one that owes an Abort";
+  world.run_for(1'000);
+  expect_failed(p(), pair.sender, FailureCode::kAborted);
+  EXPECT_EQ(d().snapshot().rooms.size(), 1U);
+  expect_rest();
+}
+
+// A room whose fence does not end holds the mark down; the table stays within its limit meanwhile.
+TEST_F(Identity, TombstonesAreBoundedWhileTheMarkIsHeldDown) {
+  options_.max_tombstones = 5;
+  options_.fence_timeout_ms = 60'000;
+  engines();
+  const RoomPair first = transfer(name_room(998));
+  p().clear(first.sender);
+  world.fabric().hold_fences = true;
+  const std::uint64_t idle = receive(d(), name_room(999), {30});
+  world.run_for(20);
+  d().abort(idle);
+  world.run_for(20);
+  world.fabric().hold_fences = false;
   std::uint32_t refused = 0;
   for (std::uint64_t i = 1; i <= 20; ++i) {
     const std::uint64_t receiver = receive(d(), name_room(i), {1, 2, 3});
@@ -282,9 +332,9 @@ TEST_F(Identity, TombstonesAreBoundedWhileTheMarkIsHeldDown) {
     p().clear(sender);
     world.run_for(10);
   }
-  EXPECT_EQ(refused, 15U);
+  EXPECT_EQ(refused, 16U) << "the attempt that holds the mark down is remembered, too";
   EXPECT_EQ(p().snapshot().tombstones, 5U);
-  d().abort(idle);
+  world.fabric().release_fences();
   world.run_for(20);
   transfer(name_room(30));
   const RoomPair next = transfer(name_room(31));

@@ -127,8 +127,8 @@ std::uint64_t attempt_in(const wire::Frame& frame, std::size_t at) {
 
 TEST(OutboxAlone, UrgentOvertakesWhatHasNotLeft) {
   Outbox outbox{Options{}};
-  ASSERT_TRUE(outbox.push(word(1), Urgency::kNormal, AttemptId(1)));
-  ASSERT_TRUE(outbox.push(word(2), Urgency::kUrgent, AttemptId(2)));
+  ASSERT_TRUE(outbox.push(word(1), Urgency::kNormal, OwnerId(1)));
+  ASSERT_TRUE(outbox.push(word(2), Urgency::kUrgent, OwnerId(2)));
   wire::Frame frame;
   bool urgent = false;
   ASSERT_TRUE(outbox.next_frame(Instant{}, frame, urgent));
@@ -145,22 +145,22 @@ TEST(OutboxAlone, TheWindowHoldsBackAndAcknowledgementsOpenIt) {
   options.send_window_messages = 2;
   Outbox outbox{options};
   for (std::uint64_t i = 1; i <= 3; ++i) {
-    outbox.push(word(i), Urgency::kNormal, AttemptId(i));
+    outbox.push(word(i), Urgency::kNormal, OwnerId(i));
   }
   wire::Frame frame;
   bool urgent = false;
   ASSERT_TRUE(outbox.next_frame(Instant{}, frame, urgent));
   EXPECT_EQ(frame.messages.size(), 2U);
   EXPECT_FALSE(outbox.next_frame(Instant{}, frame, urgent));
-  std::vector<AttemptId> settled;
+  std::vector<OwnerId> settled;
   EXPECT_TRUE(outbox.acknowledge(1, Instant{}, settled));
-  EXPECT_EQ(settled, std::vector<AttemptId>{AttemptId(1)});
+  EXPECT_EQ(settled, std::vector{OwnerId(1)});
   ASSERT_TRUE(outbox.next_frame(Instant{}, frame, urgent));
   EXPECT_EQ(frame.sequence, 3U);
   EXPECT_TRUE(outbox.acknowledge(1, Instant{}, settled)) << "an old acknowledgement is no news";
   EXPECT_FALSE(outbox.acknowledge(4, Instant{}, settled)) << "4 was never given";
   EXPECT_EQ(outbox.unacknowledged(), 2U);
-  EXPECT_TRUE(outbox.has_unsettled(AttemptId(3)));
+  EXPECT_TRUE(outbox.has_unsettled(OwnerId(3)));
 }
 
 TEST(OutboxAlone, RepeatsFromTheOldestOnAndOnlyWhatIsOut) {
@@ -170,7 +170,7 @@ TEST(OutboxAlone, RepeatsFromTheOldestOnAndOnlyWhatIsOut) {
   wire::Frame frame;
   bool urgent = false;
   for (std::uint64_t i = 1; i <= 3; ++i) {
-    outbox.push(word(i), Urgency::kNormal, AttemptId(i));
+    outbox.push(word(i), Urgency::kNormal, OwnerId(i));
     ASSERT_TRUE(outbox.next_frame(Instant{}, frame, urgent));
     EXPECT_EQ(frame.sequence, i);
   }
@@ -178,7 +178,7 @@ TEST(OutboxAlone, RepeatsFromTheOldestOnAndOnlyWhatIsOut) {
   outbox.rewind();
   ASSERT_TRUE(outbox.repeat_frame(Instant{}, frame));
   EXPECT_EQ(frame.sequence, 1U);
-  std::vector<AttemptId> settled;
+  std::vector<OwnerId> settled;
   outbox.acknowledge(2, Instant{}, settled);
   ASSERT_TRUE(outbox.repeat_frame(Instant{}, frame));
   EXPECT_EQ(frame.sequence, 3U);
@@ -187,20 +187,20 @@ TEST(OutboxAlone, RepeatsFromTheOldestOnAndOnlyWhatIsOut) {
   EXPECT_EQ(outbox.repeat_at(), Instant::max());
 }
 
-TEST(OutboxAlone, AnAttemptIsSettledWithItsLastMessage) {
+TEST(OutboxAlone, AnOwnerIsSettledWithItsLastMessage) {
   Outbox outbox{Options{}};
-  outbox.push(word(1), Urgency::kNormal, AttemptId(9));
+  outbox.push(word(1), Urgency::kNormal, OwnerId(9));
   wire::Frame frame;
   bool urgent = false;
   outbox.next_frame(Instant{}, frame, urgent);
-  outbox.push(word(2), Urgency::kNormal, AttemptId(9));
-  std::vector<AttemptId> settled;
+  outbox.push(word(2), Urgency::kNormal, OwnerId(9));
+  std::vector<OwnerId> settled;
   outbox.acknowledge(1, Instant{}, settled);
   EXPECT_TRUE(settled.empty());
   outbox.next_frame(Instant{}, frame, urgent);
   outbox.acknowledge(2, Instant{}, settled);
   EXPECT_EQ(settled.size(), 1U);
-  EXPECT_FALSE(outbox.has_unsettled(AttemptId(9)));
+  EXPECT_FALSE(outbox.has_unsettled(OwnerId(9)));
 }
 
 TEST(ReceiveWindowAlone, TakesEachNumberOnce) {

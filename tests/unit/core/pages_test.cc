@@ -117,6 +117,121 @@ TEST_F(Fences, WithoutAFenceALostWriterLeavesItsPagesInQuarantine) {
   EXPECT_TRUE(d().cell(pair.receiver).released.empty());
 }
 
+// The proof of the transport stands for the word that a dead writer can't give.
+TEST_F(Fences, WithoutAFenceTheTeardownOfALostWritersSessionFreesItsPages) {
+  world.add_engines(1, 1, options_, TransportClass{true, false});
+  const RoomPair pair = reach(Stage::kWriting);
+  world.kill("p0");
+  world.run_for(60'000);
+  expect_failed(d(), pair.receiver, FailureCode::kPeerLost);
+  EXPECT_TRUE(d().cell(pair.receiver).released.empty());
+  world.fabric().prove_teardown(d());
+  world.run_for(10);
+  EXPECT_EQ(d().cell(pair.receiver).released.size(), 1U);
+  EXPECT_EQ(d().snapshot().quarantined_pages, 0U);
+  EXPECT_EQ(d().counter("sessions_torn_down"), 1U);
+  expect_rest();
+}
+
+TEST_F(Fences, ATeardownOfALivingSessionFreesNothing) {
+  world.add_engines(1, 1, options_, TransportClass{true, false});
+  const RoomPair pair = reach(Stage::kWriting);
+  const SessionEpoch living = world.fabric().last_write().session;
+  d().abort(pair.receiver);
+  world.run_for(20);
+  for (const SessionEpoch session : {living, SessionEpoch{}, SessionEpoch(77)}) {
+    d().receive(SessionTornDown{session});
+  }
+  world.run_for(20);
+  EXPECT_EQ(d().counter("stale_teardowns"), 1U);
+  EXPECT_TRUE(d().cell(pair.receiver).released.empty());
+  expect_rest();
+}
+
+TEST_F(Fences, ATeardownSpeaksForTheWritersOfItsSessionOnly) {
+  world.add_engines(2, 1, options_, TransportClass{true, false});
+  world.fabric().on_write = [](const PostedWrite&) { return WriteFate::kHold; };
+  const std::uint64_t receiver = receive(d(), name_room(1), {1, 2});
+  send(p(0), name_room(1), {3, 4});
+  send(p(1), name_room(1), {3, 4});
+  world.run_for(50);
+  world.kill("p0");
+  world.run_for(20);
+  world.fabric().prove_teardown(d());
+  world.run_for(20);
+  EXPECT_EQ(d().counter("sessions_torn_down"), 1U);
+  EXPECT_TRUE(d().cell(receiver).released.empty()) << "the other writer still writes";
+  heal();
+  world.run_for(20);
+  EXPECT_EQ(d().cell(receiver).released.size(), 1U);
+  expect_rest();
+}
+
+// Where there is a fence a teardown frees nothing: the fence alone does.
+TEST_F(Fences, WithAFenceATeardownIsNotEnough) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  world.fabric().hold_fences = true;
+  world.kill("p0");
+  world.run_for(50);
+  world.fabric().prove_teardown(d());
+  world.run_for(50);
+  EXPECT_EQ(d().counter("sessions_torn_down"), 1U);
+  EXPECT_TRUE(d().cell(pair.receiver).released.empty());
+  world.fabric().release_fences();
+  world.run_for(10);
+  EXPECT_EQ(d().cell(pair.receiver).released.size(), 1U);
+  expect_rest();
+}
+
+// Half of the pool is lost to a prefill process that died, on a transport without a fence.
+TEST_F(Fences, WithoutAFenceTheHealthyGoOnWhileHalfOfThePoolIsInQuarantine) {
+  options_.quarantine_max_pages = 16;
+  world.add_engines(1, 1, options_, TransportClass{true, false});
+  world.add("p1", {Role::kPrefill, 0, 1, 32, options_, TransportClass{true, false},
+                   [](wire::Introduction& self) { self.instance = "healthy"; }});
+  const auto receive_from = [&](const std::string& instance, RoomName room,
+                                std::vector<std::uint32_t> pages) {
+    const std::uint64_t receiver = d().open(room);
+    d().init_receiver(receiver, instance);
+    d().give(receiver, std::move(pages));
+    return receiver;
+  };
+  world.fabric().on_write = [](const PostedWrite&) { return WriteFate::kHold; };
+  std::vector<std::uint64_t> lost;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    lost.push_back(receive_from("prefill", name_room(i), {4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3}));
+    send(p(0), name_room(i), {4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3});
+  }
+  const std::uint64_t going_on = receive_from("healthy", name_room(10), {20, 21});
+  const std::uint64_t its_sender = send(p(1), name_room(10), {20, 21});
+  world.run_for(50);
+  world.kill("p0");
+  world.run_for(500);
+  EXPECT_EQ(d().snapshot().quarantined_pages, 16U);
+  const std::uint64_t refused = receive_from("healthy", name_room(11), {22});
+  world.run_for(20);
+  expect_failed(d(), refused, FailureCode::kQuarantineFull);
+  EXPECT_NE(d().cause(refused).find("quarantine_max_pages 16"), std::string::npos);
+  ASSERT_EQ(d().snapshot().readiness_problems.size(), 1U);
+  EXPECT_NE(d().snapshot().readiness_problems[0].find("cap 16"), std::string::npos);
+  heal();
+  world.run_for(50);
+  expect_success(d(), going_on);
+  expect_success(p(1), its_sender);
+  world.fabric().prove_teardown(d());
+  world.run_for(10);
+  for (const std::uint64_t receiver : lost) {
+    EXPECT_EQ(d().cell(receiver).released.size(), 1U);
+  }
+  EXPECT_TRUE(d().snapshot().readiness_problems.empty());
+  const std::uint64_t next = receive_from("healthy", name_room(12), {0, 1});
+  send(p(1), name_room(12), {0, 1});
+  world.run_for(50);
+  expect_success(d(), next);
+  expect_rest();
+}
+
 TEST_F(Fences, AtItsCapTheQuarantineRefusesNewRooms) {
   options_.quarantine_max_pages = 3;
   engines();

@@ -66,8 +66,8 @@ std::uint64_t Process::open(RoomName room) {
   return owner;
 }
 
-void Process::init_receiver(std::uint64_t owner) {
-  receive(PrefillNamed{ReceiverId(owner), "registry:1", "prefill", 0});
+void Process::init_receiver(std::uint64_t owner, std::string instance) {
+  receive(PrefillNamed{ReceiverId(owner), "registry:1", std::move(instance), 0});
 }
 
 void Process::give(std::uint64_t owner, std::vector<std::uint32_t> pages, std::int64_t aux_slot,
@@ -262,11 +262,11 @@ void Process::resolve_prefill(ResolvePrefill query) {
     unanswered_.push_back(std::move(query));
     return;
   }
-  world_.after(milliseconds(1), [this, receiver = query.receiver] {
+  world_.after(milliseconds(1), [this, receiver = query.receiver, instance = query.instance] {
     if (registry_failure) {
       receive(PrefillResolved{receiver, tl::unexpected(*registry_failure)});
     } else {
-      receive(PrefillResolved{receiver, world_.prefill_rows()});
+      receive(PrefillResolved{receiver, world_.prefill_rows(instance)});
     }
   });
 }

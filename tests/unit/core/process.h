@@ -60,7 +60,7 @@ class Process final : public ActionSink, public Environment {
 
   // --- the caller's side; an owner is a ReceiverId's or a SenderId's value ---
   std::uint64_t open(RoomName room);
-  void init_receiver(std::uint64_t owner);
+  void init_receiver(std::uint64_t owner, std::string instance = "prefill");
   void give(std::uint64_t owner, std::vector<std::uint32_t> pages, std::int64_t aux_slot = -1,
             std::uint32_t expected_grants = 1, std::uint32_t prefix_pages = 0);
   void init_sender(std::uint64_t owner, std::uint32_t page_count, std::int64_t aux_slot = -1);

@@ -55,10 +55,10 @@ Process* World::process_at(const std::string& endpoint) {
   return nullptr;
 }
 
-std::vector<PeerRow> World::prefill_rows() const {
+std::vector<PeerRow> World::prefill_rows(const std::string& instance) const {
   std::vector<PeerRow> rows;
   for (const auto& [name, process] : processes_) {
-    if (process->setup().role == Role::kPrefill) {
+    if (process->setup().role == Role::kPrefill && process->self().instance == instance) {
       rows.push_back(process->row());
     }
   }

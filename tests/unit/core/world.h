@@ -32,7 +32,7 @@ class World {
   Process& restart(const std::string& name);  // a new life at the same endpoint, with a new key
   Process& operator[](const std::string& name) { return *processes_.at(name); }
   Process* process_at(const std::string& endpoint);
-  std::vector<PeerRow> prefill_rows() const;
+  std::vector<PeerRow> prefill_rows(const std::string& instance) const;
   std::vector<Process*> living();
 
   Links& links() { return links_; }

@@ -43,6 +43,17 @@ TEST(Mailbox, AFullQueueIsAValueAndNothingOwedIsRefused) {
   EXPECT_TRUE(mailbox->push(opened(3)));
 }
 
+TEST(Mailbox, ATeardownNamesItsSession) {
+  const auto mailbox = make(2);
+  mailbox->session_torn_down(SessionEpoch(7));
+  mailbox->session_torn_down(SessionEpoch(8));
+  std::vector<core::Event> events;
+  mailbox->drain(events);
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(std::get<core::SessionTornDown>(events[0]).session, SessionEpoch(7));
+  EXPECT_EQ(std::get<core::SessionTornDown>(events[1]).session, SessionEpoch(8));
+}
+
 TEST(Mailbox, JoinsConsecutiveCompletions) {
   const auto mailbox = make(2);
   const layout::WriteCompletion landed{SessionEpoch(1), TicketId(1), layout::WriteOutcome::kLanded};
