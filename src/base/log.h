@@ -23,22 +23,27 @@ void write(Level level, std::string_view text, std::string_view request = {});
 
 template <typename... Args>
 void info(fmt::format_string<Args...> format, Args&&... args) {
-  if (enabled(Level::kInfo)) write(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));
+  if (enabled(Level::kInfo)) {
+    write(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));
+  }
 }
 template <typename... Args>
 void warning(fmt::format_string<Args...> format, Args&&... args) {
-  if (enabled(Level::kWarning))
+  if (enabled(Level::kWarning)) {
     write(Level::kWarning, fmt::format(format, std::forward<Args>(args)...));
+  }
 }
 template <typename... Args>
 void error(fmt::format_string<Args...> format, Args&&... args) {
-  if (enabled(Level::kError))
+  if (enabled(Level::kError)) {
     write(Level::kError, fmt::format(format, std::forward<Args>(args)...));
+  }
 }
 template <typename... Args>
 void debug(fmt::format_string<Args...> format, Args&&... args) {
-  if (enabled(Level::kDebug))
+  if (enabled(Level::kDebug)) {
     write(Level::kDebug, fmt::format(format, std::forward<Args>(args)...));
+  }
 }
 
 // Lets one line per interval pass and counts the others. One per call site or reason, not shared

@@ -10,8 +10,11 @@ bool is_ipv4_literal(std::string_view host) {
   const char* at = host.data();
   const char* const end = at + host.size();
   for (int part = 0; part < 4; ++part) {
-    if (part > 0 && (at == end || *at++ != '.')) {
-      return false;
+    if (part > 0) {
+      if (at == end || *at != '.') {
+        return false;
+      }
+      ++at;
     }
     unsigned value = 0;
     const auto [stop, error] = std::from_chars(at, end, value);

@@ -49,7 +49,7 @@ GrantExtent::GrantExtent(std::vector<ItemSlice> page_slices, std::vector<PageInd
   }
   add_rules(std::move(page_slices), items);
   if (aux_slot >= 0) {
-    const std::uint32_t slot = static_cast<std::uint32_t>(aux_slot);
+    const auto slot = static_cast<std::uint32_t>(aux_slot);
     add_rules(std::move(aux_slices), {&slot, 1});
   }
   add_rules(std::move(state_slices), state_slots);

@@ -8,6 +8,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <functional>
+
+#include "../wire/field_changes.h"
 #include "layout/coverage.h"
 #include "layout/kv_layout.h"
 #include "layout/rank_map.h"
@@ -278,6 +281,71 @@ TEST(CopyPlan, RefusesPartsAndRegionsThatDoNotFit) {
   EXPECT_FALSE(CopyPlan::make(rank, fewer, shared_part(rank, rank)));
   EXPECT_FALSE(
       CopyPlan::make(rank, ranks_of({.page_size_tokens = 2}).front(), shared_part(rank, rank)));
+}
+
+// What CopyPlan::make() says of a target that differs from its source in one way.
+std::string refusal(const std::function<void(LayoutShape&)>& change) {
+  const auto source = ranks_of({}).front();
+  LayoutShape target = source;
+  change(target);
+  const auto plan = CopyPlan::make(source, target, shared_part(source, source));
+  return plan ? "planned" : plan.error().what;
+}
+
+TEST(CopyPlan, RefusesAPartThatOneSideHasNot) {
+  EXPECT_EQ(refusal([](LayoutShape&) {}), "planned");
+  for (const auto& shrink : std::vector<std::function<void(LayoutShape&)>>{
+           [](LayoutShape& s) { s.layers.begin = 1; }, [](LayoutShape& s) { s.layers.end = 3; },
+           [](LayoutShape& s) { s.heads.begin = 1; }, [](LayoutShape& s) { s.heads.end = 3; }}) {
+    EXPECT_EQ(refusal(shrink), "layers [0, 4) and heads [0, 4) are not a part of both ranks");
+  }
+}
+
+TEST(CopyPlan, RefusesPagesOfAnotherForm) {
+  constexpr const char* kForm = "page size, head_dim or dtype differ";
+  EXPECT_EQ(refusal([](LayoutShape& s) { s.page_size_tokens = 2; }), kForm);
+  EXPECT_EQ(refusal([](LayoutShape& s) { s.head_dim = 1; }), kForm);
+  EXPECT_EQ(refusal([](LayoutShape& s) { s.dtype = DType::kU8; }), kForm);
+}
+
+TEST(CopyPlan, RefusesItemsOfAnotherSize) {
+  const auto resize = [](RegionKind kind) {
+    return [kind](LayoutShape& s) {
+      s.regions[static_cast<std::size_t>(find_region(s, kind, 0))].item_bytes += 8;
+    };
+  };
+  EXPECT_EQ(refusal(resize(RegionKind::kState)),
+            "item_bytes of state of layer 0: 24 at the source, 32 at the target");
+  EXPECT_EQ(refusal(resize(RegionKind::kAux)),
+            "item_bytes of aux: 64 at the source, 72 at the target");
+  EXPECT_THAT(refusal([](LayoutShape& s) { std::swap(s.regions[0].layer, s.regions[2].layer); }),
+              HasSubstr("region order: key of layer 0 at the source, key of layer 1"));
+}
+
+TEST(CopyPlan, AuxNeedsARegionOnBothSides) {
+  const auto with = ranks_of({}).front();
+  const auto without = ranks_of({.has_aux = false}).front();
+  for (const auto& [source, target] : {std::pair(with, without), std::pair(without, with)}) {
+    const auto plan = CopyPlan::make(source, target, shared_part(source, target));
+    ASSERT_TRUE(plan);
+    std::vector<ByteCopy> copies;
+    EXPECT_FALSE(plan->expand_aux(0, 0, copies));
+    EXPECT_TRUE(copies.empty());
+    EXPECT_TRUE(plan->aux_slices().empty());
+  }
+}
+
+TEST(CopyPlan, EveryFieldOfACopyCounts) {
+  test::expect_each_field_counts(&ItemCopy::source_region, &ItemCopy::target_region,
+                                 &ItemCopy::source_offset, &ItemCopy::target_offset,
+                                 &ItemCopy::piece_bytes, &ItemCopy::piece_count,
+                                 &ItemCopy::source_stride, &ItemCopy::target_stride);
+  test::expect_each_field_counts(&ByteCopy::source_region, &ByteCopy::source_offset,
+                                 &ByteCopy::target_region, &ByteCopy::target_item,
+                                 &ByteCopy::offset_in_item, &ByteCopy::length);
+  test::expect_each_field_counts(&ItemSlice::target_region, &ItemSlice::offset,
+                                 &ItemSlice::piece_bytes, &ItemSlice::piece_count,
+                                 &ItemSlice::stride);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/prng.h"
@@ -158,6 +159,17 @@ TEST(GrantExtent, NothingGrantedIsCoveredAtOnceAndAllowsNothing) {
   const GrantExtent extent;
   EXPECT_TRUE(CoverageSet(extent).is_full());
   EXPECT_FALSE(extent.contains(RegionId(0), 0, 0, 1));
+}
+
+TEST(GrantExtent, KeepsItsPageListAndIgnoresSlicesOfNothing) {
+  const std::vector<PageIndex> pages{PageIndex(4), PageIndex(2)};
+  const GrantExtent extent({{RegionId(0), 0, 0, 4, 0}, {RegionId(1), 8, 2, 2, 4}}, pages, {}, -1,
+                           {}, {});
+  EXPECT_TRUE(std::ranges::equal(extent.pages(), pages));
+  EXPECT_EQ(extent.total_bytes(), 8U);
+  EXPECT_EQ(extent.total_writes_bound(), 4U);
+  EXPECT_FALSE(extent.contains(RegionId(0), 4, 0, 1));
+  EXPECT_TRUE(extent.contains(RegionId(1), 4, 12, 2));
 }
 
 TEST(Coverage, APageListedTwiceIsNeverCovered) {

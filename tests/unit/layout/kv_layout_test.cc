@@ -149,6 +149,63 @@ TEST(KvLayout, CompareNamesTheFieldAndBothValues) {
       HasSubstr("item_bytes of aux: 64 here, 128"));
 }
 
+TEST(KvLayout, EveryComparedNumberIsNamed) {
+  EXPECT_EQ(difference([](LayoutShape& s) { s.total_layers = 5; }),
+            "total_layers: 4 here, 5 at the peer");
+  EXPECT_EQ(difference([](LayoutShape& s) { s.total_kv_heads = 5; }),
+            "total_kv_heads: 4 here, 5 at the peer");
+  EXPECT_EQ(difference([](LayoutShape& s) { s.head_dim = 3; }), "head_dim: 2 here, 3 at the peer");
+  EXPECT_EQ(difference([](LayoutShape& s) {
+              s.regions[static_cast<std::size_t>(find_region(s, RegionKind::kAux, 0))].memory =
+                  MemoryKind::kDevice;
+            }),
+            "memory of aux: host here, device at the peer");
+}
+
+TEST(KvLayout, ARankWithoutARegionIsToldFromOneWithAnother) {
+  LayoutShape peer = sound();
+  peer.regions.pop_back();
+  const auto mismatch = compare(sound(), peer);
+  ASSERT_TRUE(mismatch);
+  EXPECT_THAT(mismatch->to_text(), HasSubstr("here, nothing at the peer"));
+  EXPECT_THAT(compare(peer, sound())->to_text(), HasSubstr("nothing here"));
+}
+
+TEST(KvLayout, ItemsOfOtherHeadCountsAreComparedPerHead) {
+  const LayoutShape half = ranks_of({.tp_size = 2}).front();
+  EXPECT_FALSE(compare(sound(), half));
+  LayoutShape wrong = half;
+  wrong.regions[0].item_bytes *= 2;
+  EXPECT_EQ(compare(sound(), wrong)->to_text(),
+            "item_bytes of key of layer 0: 64 for 4 heads here, 64 for 2 heads at the peer");
+  // A rank without heads has no bytes per head; its item sizes are compared as they are.
+  LayoutShape none = sound();
+  none.heads = {0, 0};
+  EXPECT_THAT(compare(none, half)->to_text(), HasSubstr("64 for 0 heads here, 32 for 2 heads"));
+}
+
+TEST(KvLayout, AMissingAuxRegionIsNoMismatch) {
+  const LayoutShape without = ranks_of({.has_aux = false}).front();
+  EXPECT_FALSE(compare(sound(), without));
+  EXPECT_FALSE(compare(without, sound()));
+}
+
+TEST(KvLayout, BordersOfEveryNumberAreTold) {
+  const auto ok = [](const std::function<void(LayoutShape&)>& change) {
+    return fault_of(change) == "sound";
+  };
+  EXPECT_TRUE(ok([](LayoutShape& s) { s.rank.dp_size = 1U << 16; }));
+  EXPECT_FALSE(ok([](LayoutShape& s) { s.rank.dp_size = (1U << 16) + 1; }));
+  EXPECT_TRUE(ok([](LayoutShape& s) { s.model_fingerprint.resize(1'024); }));
+  EXPECT_FALSE(ok([](LayoutShape& s) { s.model_fingerprint.resize(1'025); }));
+  EXPECT_FALSE(ok([](LayoutShape& s) { s.rank.pp_rank = 1; }));
+  EXPECT_FALSE(ok([](LayoutShape& s) { s.heads.end = 5; }));
+  EXPECT_FALSE(ok([](LayoutShape& s) { s.regions[0].item_bytes = 0; }));
+  // Layers that begin later: the region of layer 0 is outside.
+  EXPECT_THAT(fault_of([](LayoutShape& s) { s.layers.begin = 1; }),
+              HasSubstr("regions[0] (key of layer 0): layer is not within layers [1, 4)"));
+}
+
 TEST(KvLayout, SizesOfPoolsAndSlicesOfRanksMayDiffer) {
   EXPECT_EQ(difference([](LayoutShape& s) {
               for (RegionShape& region : s.regions) {

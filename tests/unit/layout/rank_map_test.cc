@@ -91,6 +91,18 @@ TEST(RankMap, ADummyTargetHasNoWriters) {
   const auto writers = writers_for(dummy, ranks_of({}));
   ASSERT_TRUE(writers);
   EXPECT_TRUE(writers->empty());
+  // One that holds layers but no heads is one, too.
+  dummy.layers = {0, 4};
+  EXPECT_TRUE(writers_for(dummy, ranks_of({}))->empty());
+}
+
+TEST(RankMap, ADummySourceWritesNothing) {
+  auto sources = ranks_of({.tp_size = 2});
+  sources.insert(sources.begin(), sources.front());
+  sources.front().heads = {0, 0};
+  const auto writers = writers_for(ranks_of({}).front(), sources);
+  ASSERT_TRUE(writers);
+  EXPECT_EQ(indices_of(*writers), (std::vector<std::uint32_t>{1, 2}));
 }
 
 // Against a dumb map of cells: every layer and head of the target has exactly one writer, who has

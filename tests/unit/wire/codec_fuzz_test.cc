@@ -186,6 +186,76 @@ TEST_F(HostileFrame, HelloWithoutIntroductionIsRefused) {
   EXPECT_EQ(reason(), MalformedReason::kMissingField);
 }
 
+// Everything that a hello must have and may lack in the schema, one at a time.
+TEST_F(HostileFrame, HelloWithAPartMissingIsRefused) {
+  const fb::Bytes16 nonce;
+  const fb::Bytes32 half;
+  const fb::Id128 incarnation(1, 2);
+  constexpr std::string_view kParts[] = {
+      "introduction.numerics", "introduction.limits", "introduction.incarnation",
+      "introduction.layout",   "layout.rank",         "hello.nonce",
+      "hello.secret_half"};
+  for (const std::string_view missing : kParts) {
+    builder_.Clear();
+    tags_.clear();
+    bodies_.clear();
+    const auto has = [&](std::string_view part) { return part != missing; };
+    const auto rank = fb::CreateRankCoordinates(builder_);
+    const auto layout = has("layout.rank") ? fb::CreateLayoutShape(builder_, 0, 1, 1, 1, 1, 0, rank)
+                                           : fb::CreateLayoutShape(builder_);
+    const auto numerics = fb::CreateNumerics(builder_);
+    const auto limits = fb::CreatePeerLimits(builder_);
+    fb::IntroductionBuilder introduction(builder_);
+    if (has("introduction.numerics")) {
+      introduction.add_numerics(numerics);
+    }
+    if (has("introduction.limits")) {
+      introduction.add_limits(limits);
+    }
+    if (has("introduction.incarnation")) {
+      introduction.add_incarnation(&incarnation);
+    }
+    if (has("introduction.layout")) {
+      introduction.add_layout(layout);
+    }
+    add(fb::Message::Hello,
+        fb::CreateHello(builder_, introduction.Finish(), has("hello.nonce") ? &nonce : nullptr,
+                        has("hello.secret_half") ? &half : nullptr));
+    const auto frame = decode(finish());
+    ASSERT_FALSE(frame) << missing;
+    EXPECT_EQ(frame.error().reason, MalformedReason::kMissingField);
+    EXPECT_EQ(frame.error().what, missing);
+  }
+}
+
+TEST_F(HostileFrame, AFrameWithoutAListIsEmpty) {
+  add(fb::Message::Ack, fb::CreateAck(builder_));
+  const auto tags = builder_.CreateVector(tags_);
+  const auto bodies = builder_.CreateVector(bodies_);
+  // The verifier wants both lists of a union or none, so only none comes through to the reader.
+  const std::vector<fb::Message> no_tags;
+  const auto empty_tags = builder_.CreateVector(no_tags.data(), 0);
+  const std::vector<flatbuffers::Offset<void>> no_bodies;
+  const auto empty_bodies = builder_.CreateVector(no_bodies.data(), 0);
+  struct Case {
+    flatbuffers::Offset<flatbuffers::Vector<fb::Message>> tags;
+    flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<void>>> bodies;
+    MalformedReason reason;
+  };
+  for (const Case& each :
+       {Case{0, 0, MalformedReason::kEmpty},
+        Case{empty_tags, empty_bodies, MalformedReason::kEmpty},
+        Case{tags, 0, MalformedReason::kVerifier}, Case{0, bodies, MalformedReason::kVerifier}}) {
+    builder_.FinishSizePrefixed(fb::CreateFrame(builder_, 1, 2, 3, each.tags, each.bodies),
+                                fb::FrameIdentifier());
+    const std::vector<std::uint8_t> bytes(builder_.GetBufferPointer(),
+                                          builder_.GetBufferPointer() + builder_.GetSize());
+    const auto frame = decode(bytes);
+    ASSERT_FALSE(frame);
+    EXPECT_EQ(frame.error().reason, each.reason);
+  }
+}
+
 TEST_F(HostileFrame, FailureWithoutCauseIsRefused) {
   const fb::Id128 binding(1, 2);
   add(fb::Message::Failed, fb::CreateFailed(builder_, 1, &binding, 1));
