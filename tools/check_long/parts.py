@@ -1,0 +1,69 @@
+"""The parts of make check-long: what each needs installed, what it builds, what it runs."""
+
+import dataclasses
+import os
+import sys
+
+JOBS = os.environ.get("JOBS") or str(os.cpu_count())
+FUZZ_SECONDS = 60
+SIM_SEEDS = 20_000
+ASAN_SEEDS = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    name: str
+    what: str
+    groups: tuple  # of tools/setup/packages
+    commands: tuple  # each a list; {out} is the part's own folder
+
+
+def _configured(preset):
+    """Configures only what is not configured: later changes are noticed by the build."""
+    return ["bash", "-c", f"[ -f build/{preset}/build.ninja ] || cmake --preset {preset}"]
+
+
+def _build(preset, *targets):
+    command = ["cmake", "--build", f"build/{preset}", "-j", JOBS]
+    return command + (["--target", *targets] if targets else [])
+
+
+def _sim(preset, *options):
+    return [f"build/{preset}/kvferry", "sim", *options, "--json", "{out}/result.json"]
+
+
+def _fuzz(target):
+    return Part(f"fuzz-{target}", f"{FUZZ_SECONDS} s of the fuzz target '{target}'",
+                ("build", "demo", "fuzz"),
+                ([sys.executable, "tests/fuzz/fuzz.py", "--jobs", JOBS, "run", target,
+                  "--seconds", str(FUZZ_SECONDS)],))
+
+
+ARTEFACTS = [sys.executable, "tools/setup/artefacts.py"]
+
+PARTS = (
+    Part("sim", f"{SIM_SEEDS} seeds of the simulator", ("build", "demo"),
+         (ARTEFACTS, _configured("release"), _build("release"),
+          _sim("release", "--seeds", str(SIM_SEEDS)))),
+    Part("mutants", "every mutant must be killed", ("build", "demo"),
+         (ARTEFACTS, _configured("release"), _build("release"), _sim("release", "--mutants"))),
+    Part("scenarios", "scenarios under AddressSanitizer and UndefinedBehaviorSanitizer",
+         ("build", "demo", "sanitize"),
+         (ARTEFACTS, _configured("asan"), _build("asan"),
+          ["ctest", "--test-dir", "build/asan", "--output-on-failure", "--no-tests=error", "-j",
+           JOBS, "-L", "scenario"])),
+    Part("asan-sim", f"{ASAN_SEEDS} seeds under AddressSanitizer and UndefinedBehaviorSanitizer",
+         ("build", "demo", "sanitize"),
+         (ARTEFACTS, _configured("asan"), _build("asan"),
+          _sim("asan", "--seeds", str(ASAN_SEEDS)))),
+    Part("coverage", "lines and branches of core, wire and layout",
+         ("build", "demo", "coverage"),
+         (ARTEFACTS, [sys.executable, "tools/coverage.py", "--jobs", JOBS, "--missing", "--json",
+                      "{out}/result.json"])),
+    _fuzz("frame"),
+    _fuzz("aux"),
+    _fuzz("layout"),
+    _fuzz("room"),
+    Part("tidy", "clang-tidy without a finding", ("build", "demo", "tidy"),
+         (ARTEFACTS, [sys.executable, "tools/tidy.py", "--jobs", JOBS])),
+)
