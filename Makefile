@@ -5,6 +5,8 @@
 #   JOBS=N        parallel compilations (default: number of cores)
 #   TEST_JOBS=N   parallel tests (default 2: end-to-end tests keep a core busy each)
 #   ARGS="..."    more arguments for ctest (make test) or for the demo (make demo)
+#   PART=NAME     the one part of make check-long to run
+#   SEEDS=N       the most seeds that make soak runs now (0: no end)
 #   KVFERRY_CACHE=DIR   keep downloads in DIR, which several clones may share
 
 SHELL := /bin/bash
@@ -16,6 +18,8 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2
 ARGS ?=
+PART ?=
+SEEDS ?= 0
 
 PYTHON := /usr/bin/python3
 SETUP := tools/setup
@@ -24,8 +28,8 @@ KVFERRY := build/release/kvferry
 MODEL_Q4_1 := .cache/model/SmolLM2-135M-Instruct.Q4_1.gguf
 MODEL_Q4_0 := .cache/model/SmolLM2-135M-Instruct.Q4_0.gguf
 
-.PHONY: build demo test asan check format format-check packages artefacts test-venv test-packages \
-        asan-packages check-packages clean help
+.PHONY: build demo test asan check check-long soak coverage tidy format format-check packages \
+        artefacts test-venv test-packages asan-packages check-packages clean help
 
 build: packages artefacts build/release/build.ninja  ## Build everything (build/release); the default
 	@$(STAGE) build cmake --build build/release -j $(JOBS)
@@ -52,6 +56,20 @@ check: check-packages artefacts build/release/build.ninja  ## Check layers, core
 	@tools/format.sh --check
 	@cmake --build build/release -j $(JOBS) --target check_core_symbols
 
+check-long: packages artefacts  ## Run the long checks; goes on where it stopped (PART=name: only that)
+	@JOBS=$(JOBS) $(PYTHON) tools/check_long.py $(PART)
+
+soak: build  ## Run ever more seeds of the simulator (SEEDS=N: at most so many now)
+	@$(PYTHON) tools/soak.py --seeds $(SEEDS)
+
+coverage: packages artefacts  ## Measure the coverage of core, wire and layout by their unit tests
+	@$(SETUP)/packages.sh coverage
+	@$(PYTHON) tools/coverage.py --jobs $(JOBS) $(ARGS)
+
+tidy: packages artefacts  ## Run clang-tidy
+	@$(SETUP)/packages.sh tidy
+	@$(PYTHON) tools/tidy.py --jobs $(JOBS) $(ARGS)
+
 format:  ## Format all C++ files
 	@$(SETUP)/packages.sh format
 	@tools/format.sh
@@ -77,10 +95,10 @@ test-venv: test-packages
 	@$(PYTHON) $(SETUP)/venv.py e2e
 
 test-packages:
-	@$(SETUP)/packages.sh build demo test
+	@$(SETUP)/packages.sh build demo test spec
 
 asan-packages:
-	@$(SETUP)/packages.sh build demo test sanitize
+	@$(SETUP)/packages.sh build demo test spec sanitize
 
 check-packages:
 	@$(SETUP)/packages.sh build demo format

@@ -199,6 +199,55 @@ def try_symbols(folder, compiler, failures):
                         words)
 
 
+LAB_MUTANTS = 'return Words{"ack-early", "Too early."}; return Words{"no-claim", "None."};'
+LAB_UNIT = 'namespace kvferry::sim { const char* f() { return "ack-early no-claim"; } }'
+# Bodies of the product and of the lab, and words that the refusal must contain.
+LAB_SAMPLES = [
+    ("simulator in the product", LAB_UNIT, LAB_UNIT, ["symbols of the lab", "kvferry::sim::f()"]),
+    ("mutant's name in the product", 'const char* f() { return "no-claim"; }', LAB_UNIT,
+     ["names of mutants: no-claim"]),
+    ("lab without symbols", GOOD_UNIT, 'const char* f() { return "ack-early no-claim"; }',
+     ["no symbol of the lab"]),
+    ("lab without a mutant", GOOD_UNIT, 'namespace kvferry::lab { const char* f() { return '
+     '"ack-early"; } }', ["lacks names of mutants: no-claim"]),
+]
+# Objects of kvferry and of kvferry-lab in the build folder, of which b.o and c.o have the switches.
+LAB_BUILDS = [
+    ("clean build", "a.o", "a.o b.o", []),
+    ("switches in the product", "a.o c.o", "b.o", ["kvferry is made from 1 objects", "as c.o"]),
+    ("lab without switches", "a.o", "a.o", ["kvferry-lab is made from no object"]),
+]
+
+
+def try_lab_symbols(folder, compiler, failures):
+    check = TOOLS / "check_lab_symbols.py"
+    mutants = folder / "mutants.cc"
+    mutants.write_text(LAB_MUTANTS, encoding="utf-8")
+    lab = make_archive(folder, compiler, "lab", {"lab": LAB_UNIT})
+    good = make_archive(folder, compiler, "product", {"product": GOOD_UNIT})
+
+    def check_with(lab_file, product, *more):
+        return run(PYTHON, check, "--lab", lab_file, "--mutants", mutants, *more, product)
+
+    failures.expect("lab symbols: good product", check_with(lab, good), False, [])
+    for number, (name, product, lab_body, words) in enumerate(LAB_SAMPLES):
+        failures.expect(f"lab symbols: {name}", check_with(
+            make_archive(folder, compiler, f"lab{number}", {f"lab{number}": lab_body}),
+            make_archive(folder, compiler, f"product{number}", {f"product{number}": product})),
+            True, words)
+    for number, (name, product, lab_objects, words) in enumerate(LAB_BUILDS):
+        build = folder / f"build{number}"
+        write_tree(build, {
+            "build.ninja": "rule make\n  command = make\n"
+                           + "".join(f"build {unit}.o: make {unit}.cc\n" for unit in "abc")
+                           + f"build kvferry: make {product}\nbuild kvferry-lab: make {lab_objects}\n",
+            "compile_commands.json": json.dumps(
+                [{"command": f"g++{switch} -o {unit}.o -c {unit}.cc"} for unit, switch in
+                 (("a", " -DKVFERRY_LABEL"), ("b", " -DKVFERRY_LAB"), ("c", " -DKVFERRY_LAB"))])})
+        failures.expect(f"lab symbols: {name}", check_with(lab, good, "--build", build), bool(words),
+                        words)
+
+
 FAKE_NPM = """#!/bin/sh
 # Stands in for npm: 'pack' hands out the prepared archive and leaves a note that it was called.
 [ "$1" = pack ] || exit 0
@@ -274,10 +323,11 @@ def main():
     failures = Failures()
     with tempfile.TemporaryDirectory(prefix="kvferry-checks-") as name:
         folder = pathlib.Path(name)
-        for part in ("layers", "symbols", "artefacts"):
+        for part in ("layers", "symbols", "lab", "artefacts"):
             (folder / part).mkdir()
         try_layers(folder / "layers", failures)
         try_symbols(folder / "symbols", options.compiler, failures)
+        try_lab_symbols(folder / "lab", options.compiler, failures)
         try_artefacts(folder / "artefacts", failures)
     if failures.count:
         print(f"checks_can_fail: {failures.count} of {failures.cases} cases went the wrong way")

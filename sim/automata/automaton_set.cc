@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 
 #include "automata/embedded.h"
 
@@ -41,7 +40,14 @@ AutomatonSet::AutomatonSet(EventTable events, std::vector<Automaton> automata)
   }
 }
 
+// Read once: a sweep makes many thousands of sets.
 AutomatonSet AutomatonSet::of_transport(bool local_fence) {
+  static const AutomatonSet kFenced = read(true);
+  static const AutomatonSet kUnfenced = read(false);
+  return local_fence ? kFenced : kUnfenced;
+}
+
+AutomatonSet AutomatonSet::read(bool local_fence) {
   auto events = EventTable::parse(events_text());
   if (!events) {
     own_bug("events.txt, " + events.error());
@@ -50,9 +56,10 @@ AutomatonSet AutomatonSet::of_transport(bool local_fence) {
   if (!automata) {
     own_bug("spec/automata, " + automata.error());
   }
-  const std::string_view other_class = local_fence ? "page_unfenced" : "page_fenced";
-  std::erase_if(*automata,
-                [&](const Automaton& automaton) { return automaton.name() == other_class; });
+  const std::string_view other_class = local_fence ? "_unfenced" : "_fenced";
+  std::erase_if(*automata, [&](const Automaton& automaton) {
+    return automaton.name().ends_with(other_class);
+  });
   return AutomatonSet(std::move(*events), std::move(*automata));
 }
 
@@ -83,10 +90,19 @@ AutomatonSet::Rest AutomatonSet::rest_of(const TraceKey& key, std::size_t size) 
   return {size > 1 ? key.parts[1] : 0, size > 2 ? key.parts[2] : 0};
 }
 
+AutomatonSet::Group::iterator AutomatonSet::place_of(Group& group, const Rest& rest) {
+  return std::ranges::lower_bound(group, rest, {}, &Run::rest);
+}
+
 std::optional<Rejection> AutomatonSet::step_one(Member& member, TraceEvent event,
                                                 const TraceKey& key) {
   const Rest rest = rest_of(key, member.automaton.key_size());
-  return move(member, event, key.parts[0], rest, member.groups[key.parts[0]][rest]);
+  Group& group = member.groups[key.parts[0]];
+  auto run = place_of(group, rest);
+  if (run == group.end() || run->rest != rest) {
+    run = group.insert(run, Run{rest});
+  }
+  return move(member, event, key.parts[0], rest, run->state);
 }
 
 std::optional<Rejection> AutomatonSet::step_all(Member& member, TraceEvent event,
@@ -95,16 +111,17 @@ std::optional<Rejection> AutomatonSet::step_all(Member& member, TraceEvent event
   if (group == member.groups.end()) {
     return std::nullopt;
   }
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
   const bool of_writer = key.size > 1;
-  auto run = group->second.lower_bound({of_writer ? key.parts[1] : 0, 0});
-  const auto end = group->second.upper_bound({of_writer ? key.parts[1] : kMost, kMost});
-  for (; run != end; ++run) {
+  auto run = place_of(group->second, {of_writer ? key.parts[1] : 0, 0});
+  for (; run != group->second.end(); ++run) {
+    if (of_writer && run->rest.first != key.parts[1]) {
+      break;
+    }
     // One that never left its start state was rejected there; it counts as not being there.
-    if (run->second == Automaton::kStart) {
+    if (run->state == Automaton::kStart) {
       continue;
     }
-    if (auto rejected = move(member, event, group->first, run->first, run->second)) {
+    if (auto rejected = move(member, event, group->first, run->rest, run->state)) {
       return rejected;
     }
   }
@@ -136,8 +153,9 @@ std::string AutomatonSet::state_of(std::string_view automaton, const TraceKey& k
     if (group == member.groups.end()) {
       return {};
     }
-    const auto run = group->second.find(rest_of(key, member.automaton.key_size()));
-    return run == group->second.end() ? std::string{} : member.automaton.state_name(run->second);
+    const Rest rest = rest_of(key, member.automaton.key_size());
+    const auto run = std::ranges::find(group->second, rest, &Run::rest);
+    return run == group->second.end() ? std::string{} : member.automaton.state_name(run->state);
   }
   return {};
 }

@@ -13,7 +13,6 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,7 +45,7 @@ struct Rejection {
 class AutomatonSet {
  public:
   AutomatonSet(EventTable events, std::vector<Automaton> automata);
-  // Those of this binary: page_fenced or page_unfenced, and all that hold for both. The embedded
+  // Those of this binary: *_fenced or *_unfenced, and all that hold for both. The embedded
   // texts are checked by a unit test; one that can't be parsed is a bug and ends the process.
   static AutomatonSet of_transport(bool local_fence);
 
@@ -64,13 +63,20 @@ class AutomatonSet {
 
  private:
   using Rest = std::pair<std::uint64_t, std::uint64_t>;  // second and third part
-  using Group = std::map<Rest, Automaton::State>;        // runs that share the first part
+  struct Run {
+    Rest rest;
+    Automaton::State state = Automaton::kStart;
+  };
+  // Runs that share the first part, by the rest of the key. New ones mostly come last.
+  using Group = std::vector<Run>;
   struct Member {
     Automaton automaton;
     std::unordered_map<std::uint64_t, Group> groups;
   };
 
+  static AutomatonSet read(bool local_fence);
   static Rest rest_of(const TraceKey& key, std::size_t size);
+  static Group::iterator place_of(Group& group, const Rest& rest);
   std::optional<Rejection> step_one(Member& member, TraceEvent event, const TraceKey& key);
   std::optional<Rejection> step_all(Member& member, TraceEvent event, const TraceKey& key);
   std::optional<Rejection> move(const Member& member, TraceEvent event, std::uint64_t first,

@@ -57,6 +57,7 @@ void declare(CLI::App& app, const Settings& settings, Arguments& arguments,
     std::string& target = arguments.values[row.name];
     CLI::Option* option = row.is_flag ? app.add_flag(option_name(row.name), target)
                                       : app.add_option(option_name(row.name), target);
+    if (row.is_value_optional) option->expected(0, 1);
     if (row.is_list) {
       option->join(',');
     } else {
@@ -170,7 +171,9 @@ int parse_arguments(const Command& command, Settings& settings, std::vector<std:
   }
   for (const auto& [name, option] : options) {
     if (option->count() == 0) continue;
-    const Status status = settings.apply(name, arguments.values[name], Source::kOption);
+    std::string value = arguments.values[name];
+    if (value.empty() && settings.find(name)->is_value_optional) value = "true";
+    const Status status = settings.apply(name, value, Source::kOption);
     if (!status) return usage(status.error().what);
   }
   return 0;
@@ -216,7 +219,9 @@ int run_command_line(int argc, const char* const* argv, std::span<const Command*
   }
   for (const Command* command : commands) {
     if (command->name == name) {
-      return run_command(*command, std::vector<std::string>(argv + 2, argv + argc), commands);
+      std::vector<std::string> words(argv + 2, argv + argc);
+      return command->hand_over != nullptr ? command->hand_over(words)
+                                           : run_command(*command, std::move(words), commands);
     }
   }
   return refuse("", name.starts_with('-') ? fmt::format("unknown option {}", name)

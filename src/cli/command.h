@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,9 @@ struct Command {
   std::string_view summary;  // one line
   std::string_view details;  // paragraphs of --help
   std::unique_ptr<Invocation> (*make)();
+  // Set for a command that another program carries out: takes the words behind the command's name
+  // as they are, --help too, and returns the exit code. make is not called then.
+  int (*hand_over)(std::span<const std::string> words) = nullptr;
 };
 
 const Command& serve_command();
@@ -37,6 +41,7 @@ const Command& router_command();
 const Command& bootstrap_command();
 const Command& demo_command();
 const Command& quantize_command();
+const Command& sim_command();
 
 // Version of the project, as in CMakeLists.txt.
 std::string_view version();

@@ -71,6 +71,21 @@ void Settings::text(std::string name, std::string unit, std::string& target, std
   add(std::move(setting));
 }
 
+void Settings::optional_text(std::string name, std::string unit, std::string implied,
+                             std::string& target, std::string help) {
+  Setting setting;
+  setting.name = std::move(name);
+  setting.unit = std::move(unit);
+  setting.help = std::move(help);
+  setting.is_value_optional = true;
+  setting.set = [&target, implied = std::move(implied)](std::string_view value) -> Status {
+    target = value == "true" ? implied : std::string(value);
+    return {};
+  };
+  setting.get = [&target] { return target; };
+  add(std::move(setting));
+}
+
 void Settings::flag(std::string name, bool& target, std::string help) {
   Setting setting;
   setting.name = std::move(name);

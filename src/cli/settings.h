@@ -25,7 +25,8 @@ struct Setting {
   std::string unit;  // "ms", "bytes", "host:port" ...; empty for none
   std::string help;
   bool is_flag = false;
-  bool is_list = false;  // may be given several times; the values are joined by commas
+  bool is_list = false;            // may be given several times; the values are joined by commas
+  bool is_value_optional = false;  // without one the option says "true", as a flag does
   // The failure's text is about the value alone: "'3s' is not a whole number from 1 to 60 ms".
   std::function<Status(std::string_view value)> set;
   std::function<std::string()> get;
@@ -43,6 +44,9 @@ class Settings {
   template <typename T>
   void number(std::string name, std::string unit, T& target, T min, T max, std::string help);
   void text(std::string name, std::string unit, std::string& target, std::string help);
+  // An option that may stand alone and then means implied; empty when it is not given.
+  void optional_text(std::string name, std::string unit, std::string implied, std::string& target,
+                     std::string help);
   void flag(std::string name, bool& target, std::string help);
   // Comma-separated.
   void list(std::string name, std::string unit, std::vector<std::string>& target, std::string help);

@@ -6,7 +6,7 @@ import pytest
 
 import fleet as fleets
 
-COMMANDS = ("serve", "router", "bootstrap", "demo", "quantize")
+COMMANDS = ("serve", "router", "bootstrap", "demo", "quantize", "sim")
 
 
 def test_help_names_every_command():

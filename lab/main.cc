@@ -1,0 +1,29 @@
+// kvferry-lab: the one binary whose protocol can miss a guard. It is no product: `kvferry sim`
+// starts it, and no server is in it.
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "cli/cli_parse.h"
+#include "cli/command.h"
+#include "lab/cmd_sim.h"
+
+namespace kvferry::cli {
+
+std::string_view version() { return KVFERRY_VERSION; }
+
+}  // namespace kvferry::cli
+
+int main(int argc, char** argv) {
+  using namespace kvferry;  // NOLINT: the only function of this unit
+  // A pipe that goes away is an error value of the write, not the end of the process.
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::array<const cli::Command*, 1> commands = {&lab::sim_command()};
+  try {
+    return cli::run_command_line(argc, argv, commands);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "kvferry-lab: %s\n", error.what());
+    return cli::kExitFalse;
+  }
+}
