@@ -121,7 +121,7 @@ inline on_outcome(w, a) {
     work[AT(w, a)] == writing && SETTLED(w, a) ->
     if
     :: landed[AT(w, a)] ->
-       EV3(landed, a, w, 0);
+       EV3(landed, a, w, 0); EV2(all_landed, a, w);
        work[AT(w, a)] = finished;
 #ifndef WITHOUT_NO_DONE_AFTER_END
        if :: !aborted_heard[AT(w, a)] -> say_done(w, a) :: else -> skip fi;
