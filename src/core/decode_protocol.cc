@@ -42,6 +42,7 @@ void DecodeProtocol::on(ReceiverOpened& event) {
   auto owned = std::make_unique<DecodeRoom>(event.receiver, key, now_);
   DecodeRoom& room = *owned;
   rooms_.emplace(event.receiver, std::move(owned));
+  note_opened();
   std::optional<Failure> refusal = refuse_room(key, open_.contains(match(key)), open_.size());
   if (!refusal) {
     refusal = refuse_in_quarantine();
@@ -450,22 +451,26 @@ void DecodeProtocol::deliver(MessageDelivered& delivered) {
 // --- small things ---
 
 void DecodeProtocol::enter(DecodeRoom& room, RoomTrigger trigger) {
-  sink_->transitioned(Machine::kRoom, static_cast<std::uint8_t>(room.status),
+  const KvPoll from = room.status;
+  sink_->transitioned(Machine::kRoom, static_cast<std::uint8_t>(from),
                       static_cast<std::uint8_t>(trigger));
   if (!room.apply(trigger)) {
-    report_missing_row("room", to_string(room.status), to_string(trigger));
+    report_missing_row("room", to_string(from), to_string(trigger));
   }
+  note_moved(from, room.status);
 }
 
 void DecodeProtocol::enter(DecodeRoom& room, GrantTrigger trigger) {
   sink_->transitioned(Machine::kGrant, static_cast<std::uint8_t>(room.grant_state),
                       static_cast<std::uint8_t>(trigger));
+  holding_rooms_ -= room.holds_grant() ? 1 : 0;
   if (!room.apply(trigger)) {
     report_missing_row("grant", to_string(room.grant_state), to_string(trigger));
   }
+  holding_rooms_ += room.holds_grant() ? 1 : 0;
 }
 
-DecodeRoom* DecodeProtocol::find(ReceiverId receiver) {
+DecodeRoom* DecodeProtocol::find(ReceiverId receiver) const {
   const auto found = rooms_.find(receiver);
   return found == rooms_.end() ? nullptr : found->second.get();
 }
@@ -533,31 +538,6 @@ Snapshot DecodeProtocol::snapshot(Instant now, std::size_t max_rooms_shown) cons
                  room->metadata ? room->metadata->pages.size() : 0});
   }
   return view;
-}
-
-std::vector<std::string> DecodeProtocol::check_invariants() const {
-  std::vector<std::string> broken = violations_;
-  if (!ledger_.is_consistent()) {
-    broken.emplace_back("S1: the page ledger is inconsistent");
-  }
-  for (const auto& [receiver, room] : rooms_) {
-    const bool holds = ledger_.holds(room->grant);
-    const bool should_hold =
-        room->grant_state == GrantState::kGranted || room->grant_state == GrantState::kCovered ||
-        room->grant_state == GrantState::kFenced || room->grant_state == GrantState::kQuiet ||
-        room->grant_state == GrantState::kRevoking;
-    if (holds != should_hold) {
-      broken.push_back(fmt::format("S1: receiver {} in grant state {} {} pages", receiver.value(),
-                                   to_string(room->grant_state), holds ? "holds" : "lacks"));
-    }
-    const auto open = open_.find(match(room->key));
-    const bool is_open = open != open_.end() && open->second == receiver;
-    if (room->is_terminal() == is_open) {
-      broken.push_back(fmt::format("R4: receiver {} is {} and {}open", receiver.value(),
-                                   to_string(room->status), is_open ? "" : "not "));
-    }
-  }
-  return broken;
 }
 
 }  // namespace kvferry::core

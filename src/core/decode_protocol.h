@@ -1,5 +1,5 @@
 // The decode role: rooms, grants, quarantine. decode_protocol.cc has what concerns rooms and peers,
-// decode_transfer.cc what concerns grants and bytes.
+// decode_transfer.cc what concerns grants and bytes, invariants.cc what must never be seen.
 #pragma once
 
 #include <map>
@@ -46,6 +46,7 @@ class DecodeProtocol final : public RoleProtocol {
     // Attempts with a grant that is not released or a message that is not acknowledged; the
     // low-water mark stays below them (rule 7).
     std::set<AttemptId> open_attempts;
+    Generation last_generation;
   };
 
   // decode_protocol.cc: events
@@ -86,7 +87,7 @@ class DecodeProtocol final : public RoleProtocol {
   void forget_if_over(ReceiverId receiver);
   void enter(DecodeRoom& room, RoomTrigger trigger);
   void enter(DecodeRoom& room, GrantTrigger trigger);
-  DecodeRoom* find(ReceiverId receiver);
+  DecodeRoom* find(ReceiverId receiver) const;
   DecodeRoom* find_by_attempt(AttemptId attempt);
   // Both null when nothing of that name is granted; the writer is null when the generation is
   // another (nullopt: any).
@@ -98,6 +99,9 @@ class DecodeProtocol final : public RoleProtocol {
                                                GrantSlot slot, Generation generation);
   AttemptId low_water_mark(SessionEpoch epoch) const;
   void send(DecodeRoom& room, SessionEpoch epoch, wire::Message message, Urgency urgency);
+
+  // invariants.cc
+  void note_named(SessionSlots& session, const SlotName& name);
 
   // decode_transfer.cc
   void grant(DecodeRoom& room);
@@ -125,6 +129,7 @@ class DecodeProtocol final : public RoleProtocol {
   std::unordered_map<RoomKey, ReceiverId> open_;  // rooms without a terminal status
   std::map<AttemptId, ReceiverId> attempts_;      // from the grant on
   std::unordered_map<GrantId, ReceiverId> grants_;
+  std::size_t holding_rooms_ = 0;  // by the state of their grant
   std::unordered_map<SessionEpoch, SessionSlots> slots_;
   TimerQueue<TimerKey> timers_;
   AttemptId next_attempt_{1};

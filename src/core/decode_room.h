@@ -50,6 +50,11 @@ class DecodeRoom {
   bool apply(GrantTrigger trigger);
 
   bool is_terminal() const { return kvferry::is_terminal(status); }
+  // Its pages are in the ledger.
+  bool holds_grant() const {
+    return grant_state != GrantState::kNone && grant_state != GrantState::kConsumed &&
+           grant_state != GrantState::kFree;
+  }
   bool is_covered() const;
   bool all_done() const;
   bool all_quiet() const;

@@ -63,6 +63,7 @@ Status DecodeProtocol::plan_writers(DecodeRoom& room) {
                   fmt::format("{} grants are open in one session (max_grant_slots)",
                               slots->second.slots.in_use()));
     }
+    note_named(slots->second, *name);
     writer.name = *name;
     writer.granted_epoch = writer.epoch;
     slots->second.owners[name->slot] = room.receiver;

@@ -29,7 +29,6 @@ enum class Guard : std::uint8_t {
   kLowWaterMark,         // what lies below the mark is answered stale (*)
   kGrantFitsSender,      // a grant of another size than announced is refused (*)
   kGrantsAlike,          // the grants of a sender agree on their number and their size
-  kGrantsCounted,        // no more grants than decode announced
   // --- decode ---
   kEveryWriterDrained,      // pages without a fence leave when the last writer is quiet
   kTeardownOfItsSession,    // the teardown of one session says nothing of another one's writers

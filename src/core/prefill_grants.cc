@@ -220,7 +220,7 @@ Status PrefillProtocol::check_inside(const wire::Grant& grant, std::span<const R
 
 void PrefillProtocol::attach(PrefillRoom& room, SessionEpoch epoch, wire::Grant grant) {
   Status fits = check_grant(room, epoch, grant);
-  if (guards_.has(Guard::kGrantsCounted) && room.has_all_grants()) {
+  if (room.has_all_grants()) {
     fits = fail(FailureCode::kDoneMismatch,
                 fmt::format("more grants than the {} that decode announced", room.targets.size()),
                 FailureWhere::kPeer);

@@ -49,6 +49,7 @@ void PrefillProtocol::on(SenderOpened& event) {
   auto owned = std::make_unique<PrefillRoom>(event.sender, key, now_);
   PrefillRoom& room = *owned;
   rooms_.emplace(event.sender, std::move(owned));
+  note_opened();
   std::optional<Failure> refusal = refuse_room(key, open_.contains(match(key)), open_.size());
   if (const Failure* ended = ended_.find(match(key)); ended != nullptr && !refusal) {
     refusal = *ended;  // Decode aborted it before it was opened here.
@@ -223,6 +224,7 @@ void PrefillProtocol::release_source(PrefillRoom& room) {
     return;
   }
   room.released = true;
+  check_source(room);
   timers_.cancel({TimerKind::kSourceHold, room.sender, {}});
   released_pages_total_ += room.given.size();
   if (!room.given.empty() || room.aux_slot >= 0 || !room.state_slots.empty()) {
@@ -389,11 +391,13 @@ void PrefillProtocol::deliver(MessageDelivered& delivered) {
 // --- small things ---
 
 void PrefillProtocol::enter(PrefillRoom& room, RoomTrigger trigger) {
-  sink_->transitioned(Machine::kRoom, static_cast<std::uint8_t>(room.status),
+  const KvPoll from = room.status;
+  sink_->transitioned(Machine::kRoom, static_cast<std::uint8_t>(from),
                       static_cast<std::uint8_t>(trigger));
   if (!room.apply(trigger)) {
-    report_missing_row("room", to_string(room.status), to_string(trigger));
+    report_missing_row("room", to_string(from), to_string(trigger));
   }
+  note_moved(from, room.status);
 }
 
 void PrefillProtocol::enter(Target& target, TargetTrigger trigger) {
@@ -404,7 +408,7 @@ void PrefillProtocol::enter(Target& target, TargetTrigger trigger) {
   }
 }
 
-PrefillRoom* PrefillProtocol::find(SenderId sender) {
+PrefillRoom* PrefillProtocol::find(SenderId sender) const {
   const auto found = rooms_.find(sender);
   return found == rooms_.end() ? nullptr : found->second.get();
 }
@@ -440,22 +444,6 @@ Snapshot PrefillProtocol::snapshot(Instant now, std::size_t max_rooms_shown) con
         std::chrono::duration_cast<milliseconds>(now - room->opened).count(), room->page_count});
   }
   return view;
-}
-
-std::vector<std::string> PrefillProtocol::check_invariants() const {
-  std::vector<std::string> broken = violations_;
-  for (const auto& [sender, room] : rooms_) {
-    const bool reads = !room->is_settled() && !room->gave_up;
-    if (room->released && reads) {
-      broken.push_back(
-          fmt::format("S2: sender {} released pages that a write reads", sender.value()));
-    }
-    const auto open = open_.find(match(room->key));
-    if (!room->is_terminal() && (open == open_.end() || open->second != sender)) {
-      broken.push_back(fmt::format("R4: sender {} lives and is not open", sender.value()));
-    }
-  }
-  return broken;
 }
 
 }  // namespace kvferry::core

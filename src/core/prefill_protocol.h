@@ -1,6 +1,6 @@
 // The prefill role: senders, the grants they serve, source pages. prefill_protocol.cc has what
 // concerns senders and peers, prefill_grants.cc how grants come, prefill_transfer.cc writes and
-// what follows from them.
+// what follows from them, invariants.cc what must never be seen.
 #pragma once
 
 #include <deque>
@@ -86,9 +86,12 @@ class PrefillProtocol final : public RoleProtocol {
   void set_deadline(PrefillRoom& room, std::uint32_t after_ms);
   void enter(PrefillRoom& room, RoomTrigger trigger);
   void enter(Target& target, TargetTrigger trigger);
-  PrefillRoom* find(SenderId sender);
+  PrefillRoom* find(SenderId sender) const;
   PrefillRoom* find(const RoomKey& key);
   void drop_record_if_idle(SessionEpoch epoch);
+
+  // invariants.cc
+  void check_source(const PrefillRoom& room);
 
   // prefill_grants.cc
   void handle(SessionEpoch epoch, wire::Grant& grant);

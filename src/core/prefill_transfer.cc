@@ -88,6 +88,7 @@ void PrefillProtocol::post(PrefillRoom& room, Target& target,
     target.posted_bytes += write.length;
   }
   target.outstanding += order.writes.size();
+  check_source(room);
   sink_->post_writes(std::move(order));
 }
 
@@ -187,6 +188,7 @@ void PrefillProtocol::repost_or_fail(PrefillRoom& room, Target& target, TrackedW
   ++tracked.posts;
   record.writes.add(tracked);
   ++target.outstanding;
+  check_source(room);
   sink_->post_writes(PostWrites{target.epoch, {tracked.write}});
 }
 

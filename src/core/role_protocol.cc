@@ -100,9 +100,4 @@ std::optional<Failure> RoleProtocol::refuse_room(const RoomKey& key, bool is_ope
   return stopping_;
 }
 
-void RoleProtocol::report_missing_row(std::string_view machine, std::string_view state,
-                                      std::string_view trigger) {
-  violations_.push_back(fmt::format("{}: {} --{}--> nowhere", machine, state, trigger));
-}
-
 }  // namespace kvferry::core

@@ -38,9 +38,17 @@ class RoleProtocol : public Protocol {
   Failure with_rank(Failure cause) const;
   // Why a room can't be opened, as far as both roles know; nullopt when it can.
   std::optional<Failure> refuse_room(const RoomKey& key, bool is_open, std::size_t open) const;
-  // A transition that the tables lack is a bug of ours; check_invariants() shows it.
+  // --- bugs of ours: what is seen to be broken in the middle of a step stays in
+  // check_invariants(). Each text starts with the invariant's id (docs/invariants.md). ---
+  void report_broken(std::string text);
+  // A transition that the tables lack.
   void report_missing_row(std::string_view machine, std::string_view state,
                           std::string_view trigger);
+  void note_opened() { ++opened_rooms_; }
+  // S5 and R4: after a room's status has moved.
+  void note_moved(KvPoll from, KvPoll to);
+  // R4: opened = succeeded + failed + live.
+  void check_room_count(std::size_t live, std::vector<std::string>& broken) const;
 
   const ProtocolConfig config_;
   const Options& options_;
@@ -56,6 +64,9 @@ class RoleProtocol : public Protocol {
   bool settle_link(Event& event);
   void run_timers();
 
+  std::uint64_t opened_rooms_ = 0;
+  std::uint64_t succeeded_rooms_ = 0;
+  std::uint64_t failed_rooms_ = 0;
   Instant last_step_;
   bool stepped_ = false;
   bool timers_deferred_ = false;

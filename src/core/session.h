@@ -65,6 +65,7 @@ struct Peer {
   Duration redial_after{};
   Instant last_heard;
   bool ever_heard = false;
+  SessionEpoch ended;  // the last session that ended: who still speaks in it is told so
   std::unique_ptr<Session> session;
   std::unique_ptr<Session> former;  // kept only where a guard of resumption is missing
   std::unique_ptr<Handshake> handshake;

@@ -18,13 +18,13 @@ void SessionTable::handle_frame(FrameArrived& event, Instant now, ActionSink& si
   Peer* peer = find_by_epoch(frame.session);
   if (peer == nullptr && !guards_.has(Guard::kSessionEpoch)) {
     // The sender's present session, whichever it meant.
-    Peer* sender = find_by_key(event.sender_key);
+    Peer* sender = find_speaker(event.sender_key, frame.session);
     const bool live = sender != nullptr && sender->session != nullptr && sender->session->live;
     peer = live ? sender : nullptr;
   }
   if (peer == nullptr) {
     sink.count("stale_messages", frame.messages.size());
-    if (Peer* sender = find_by_key(event.sender_key); sender != nullptr && sender->link_up) {
+    if (Peer* sender = find_speaker(event.sender_key, frame.session); sender != nullptr && sender->link_up) {
       say(*sender,
           wire::SessionEnded{frame.session, Failure{FailureCode::kPeerLost,
                                                     FailureWhere::kPeer,

@@ -116,7 +116,7 @@ void SessionTable::handle_handshake_message(const std::string& sender_key,
         handle_resume(*peer, *resumption, now, sink);
         return;
       }
-      if (Peer* sender = find_by_key(sender_key); sender != nullptr) {
+      if (Peer* sender = find_speaker(sender_key, epoch); sender != nullptr) {
         if (revive(*sender, epoch, now, sink)) {
           handle_resume(*sender, *resumption, now, sink);
           return;
@@ -233,7 +233,9 @@ void SessionTable::handle_hello(const std::string& sender_key, const wire::Hello
                          handshake.own_half, handshake.epoch,      choose_transport(hello.self)};
   }
   if (!peer->link_up) {
-    peer->address = address;
+    if (guards_.has(Guard::kPeerIncarnation)) {
+      peer->address = address;
+    }
     dial(*peer, now, sink);
   } else {
     say(*peer, handshake.repeat, sink);
@@ -450,6 +452,9 @@ inline bool SessionTable::revive(Peer& peer, SessionEpoch epoch, Instant now, Ac
   peer.session = std::move(session);
   go_live(peer, now);
   dirty_.insert(peer.id);
+  if (!peer.link_up) {
+    dial(peer, now, sink);
+  }
   return true;
 }
 

@@ -103,6 +103,19 @@ Peer* SessionTable::find_by_key(const std::string& sender_key) {
   return found == peers_.end() ? nullptr : found->second.get();
 }
 
+// Without keys a peer is known by the last session that ended with it.
+Peer* SessionTable::find_speaker(const std::string& sender_key, SessionEpoch epoch) {
+  if (!sender_key.empty()) {
+    return find_by_key(sender_key);
+  }
+  for (auto& [id, peer] : peers_) {
+    if (peer->ended == epoch) {
+      return peer.get();
+    }
+  }
+  return nullptr;
+}
+
 Peer* SessionTable::find_by_epoch(SessionEpoch epoch) {
   const auto found = by_epoch_.find(epoch);
   return found == by_epoch_.end() ? nullptr : find_peer(found->second);
@@ -179,7 +192,9 @@ void SessionTable::set_paired(const std::vector<PeerAddress>& addresses, Instant
 
 void SessionTable::let_go_if_unwanted(PeerId id, Instant, ActionSink& sink) {
   const Peer* peer = find_peer(id);
-  if (peer == nullptr || peer->paired || peer->interested_rooms > 0 || peer->session != nullptr ||
+  // Where the address is the identity, its entry is kept for good.
+  if (peer == nullptr || !guards_.has(Guard::kPeerIncarnation) || peer->paired ||
+      peer->interested_rooms > 0 || peer->session != nullptr ||
       (!peer->initiates && peer->handshake != nullptr)) {
     return;
   }
@@ -366,6 +381,7 @@ void SessionTable::end(Peer& peer, const Failure& cause, bool tell_peer, Instant
     peer.former = std::move(peer.session);
   }
   peer.session.reset();
+  peer.ended = epoch;
   peer.last_cause = cause;
   dirty_.erase(peer.id);
   for (const TimerKind kind :
@@ -443,7 +459,7 @@ void SessionTable::handle_timer(const TimerKey& key, Instant now, ActionSink& si
   switch (key.kind) {
     case TimerKind::kRedial:
       if (peer->paired || peer->interested_rooms > 0 || peer->session != nullptr ||
-          peer->handshake != nullptr) {
+          peer->handshake != nullptr || !guards_.has(Guard::kPeerIncarnation)) {
         dial(*peer, now, sink);
       } else {
         let_go_if_unwanted(peer->id, now, sink);

@@ -143,6 +143,8 @@ class SessionTable {
   Peer* find_by_identity(const std::string& identity);
   Peer* find_by_key(const std::string& sender_key);
   Peer* find_by_epoch(SessionEpoch epoch);
+  // Who speaks in a session that is not here, or not any more; nullptr when nobody knows.
+  Peer* find_speaker(const std::string& sender_key, SessionEpoch epoch);
   Peer* add_peer(const PeerAddress& address, bool initiates);
   std::string identity_of(const PeerAddress& address) const;
   void dial(Peer& peer, Instant now, ActionSink& sink);

@@ -24,7 +24,13 @@ class WriteTracker {
     last_ = last_.next();
     return last_;
   }
-  void add(TrackedWrite tracked) { writes_.emplace(tracked.write.ticket, tracked); }
+  void add(const TrackedWrite& tracked) {
+    risen_ = risen_ && tracked.write.ticket > newest_;
+    newest_ = tracked.write.ticket;
+    writes_.emplace(tracked.write.ticket, tracked);
+  }
+  // Whether each ticket was above all before it (S12).
+  bool has_risen() const { return risen_; }
   // nullptr: settled already, or never posted here.
   TrackedWrite* find(TicketId ticket) {
     const auto found = writes_.find(ticket);
@@ -46,6 +52,8 @@ class WriteTracker {
  private:
   std::unordered_map<TicketId, TrackedWrite> writes_;
   TicketId last_;
+  TicketId newest_;
+  bool risen_ = true;
 };
 
 }  // namespace kvferry::core
