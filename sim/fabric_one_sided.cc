@@ -1,6 +1,7 @@
 #include "sim/fabric_one_sided.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sim/fabric_target.h"
 #include "sim/node.h"
@@ -14,7 +15,9 @@ constexpr Duration kTeardown = std::chrono::milliseconds(5);
 }  // namespace
 
 bool OneSidedTarget::open_session(ProcessKey target, SessionEpoch epoch) {
-  return sessions_.try_emplace({target, epoch}).second;
+  Session& session = sessions_[{target, epoch}];
+  session.is_torn_down = false;
+  return !std::exchange(session.is_open, true);
 }
 
 void OneSidedTarget::close_session(ProcessKey target, SessionEpoch epoch) {

@@ -27,7 +27,7 @@ class OneSidedTarget final : public FrameReceiver {
 
  private:
   struct Session {
-    bool is_open = true;
+    bool is_open = false;
     bool is_torn_down = false;
   };
   using Key = std::pair<ProcessKey, SessionEpoch>;

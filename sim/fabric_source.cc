@@ -83,12 +83,14 @@ void FabricSource::fail_lane(ProcessKey process, SessionEpoch epoch, const char*
 
 // --- sessions ---
 
+// One that was closed may be opened again: that no core does so is not for the fabric to ensure.
 bool FabricSource::open_source(ProcessKey source, SessionEpoch epoch) {
   Session& session = sessions_[epoch];
-  if (session.source != kNobody) {
+  if (session.source != kNobody && (session.source != source || session.source_open)) {
     return false;
   }
   session.source = source;
+  session.lanes.clear();
   session.source_open = true;
   session.lanes.resize(std::max(1U, context_.world.profile.lanes));
   for (Lane& lane : session.lanes) {

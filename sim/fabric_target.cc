@@ -64,7 +64,8 @@ bool FabricTarget::is_live(const Frame& frame) {
 // --- sessions and grants ---
 
 bool FabricTarget::open_session(ProcessKey target, SessionEpoch epoch) {
-  return process_of(target).sessions.try_emplace(epoch).second;
+  Session& session = process_of(target).sessions[epoch];
+  return !std::exchange(session.is_open, true);
 }
 
 void FabricTarget::close_session(ProcessKey target, SessionEpoch epoch) {

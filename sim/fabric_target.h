@@ -45,7 +45,7 @@ class FabricTarget final : public FrameReceiver {
     std::unique_ptr<Life> life;
   };
   struct Session {
-    bool is_open = true;
+    bool is_open = false;  // its slots stay when it is closed, and when it is opened again
     std::map<GrantSlot, Slot> slots;
     std::vector<std::uint64_t> held;  // frames that wait for the end of a first copy
   };

@@ -453,7 +453,11 @@ void Nemesis::Impl::reset_apart(const Way& way, Prng& prng) {
   const Duration grace = milliseconds(world.profile.options.session_grace_ms);
   const Duration second = uniform(prng, Duration{}, grace);
   const Way back{way.second, way.first};
-  block({way, back}, uniform(prng, grace * 6 / 10, grace * 18 / 10));
+  // Most often between the two ends of grace.
+  const bool between = percent(prng, 70);
+  const Duration open = uniform(prng, grace * 6 / 10, grace * 18 / 10);
+  const Duration well_timed = uniform(prng, grace * 9 / 10, grace + second * 8 / 10);
+  block({way, back}, between ? well_timed : open);
   world.network.reset(way.first, way.second, false);
   later(second, [this, back] { world.network.reset(back.first, back.second, false); });
 }

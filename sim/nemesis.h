@@ -1,5 +1,5 @@
-// Breaks things: processes, links, the registry, lanes. Moves come at drawn times and of the kinds that
-// the profile enables; heal() ends it, and makes what is left permanent.
+// Breaks things: processes, links, the registry, lanes. Moves come at drawn times and of the kinds
+// that the profile enables; heal() ends it, and makes what is left permanent.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class Nemesis {
   ~Nemesis();
 
   void start();
-  // Everything that can be mended is mended; a drawn part of what is broken stays so for good: places
-  // whose process is dead or paused for ever, pairs that are cut for ever.
+  // Everything that can be mended is mended; a drawn part of what is broken stays so for good:
+  // places whose process is dead or paused for ever, pairs that are cut for ever.
   void heal();
   // After heal(): places and pairs that must work.
   bool is_healthy(std::uint32_t place) const;

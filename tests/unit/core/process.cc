@@ -71,11 +71,12 @@ void Process::init_receiver(std::uint64_t owner, std::string instance) {
 }
 
 void Process::give(std::uint64_t owner, std::vector<std::uint32_t> pages, std::int64_t aux_slot,
-                   std::uint32_t expected_grants, std::uint32_t prefix_pages) {
+                   std::uint32_t expected_grants, std::uint32_t prefix_pages,
+                   std::vector<std::uint32_t> state_slots) {
   pages_out_.insert(pages.begin(), pages.end());
   cells_.at(owner).pages = pages;
-  receive(MetadataGiven{
-      ReceiverId(owner), to_pages(pages), aux_slot, {}, prefix_pages, expected_grants});
+  receive(MetadataGiven{ReceiverId(owner), to_pages(pages), aux_slot, std::move(state_slots),
+                        prefix_pages, expected_grants});
 }
 
 void Process::init_sender(std::uint64_t owner, std::uint32_t page_count, std::int64_t aux_slot) {
@@ -86,14 +87,15 @@ void Process::init_sender(std::uint64_t owner, std::uint32_t page_count, std::in
   receive(SenderInitialized{SenderId(owner), page_count, aux_slot});
 }
 
-void Process::send(std::uint64_t owner, std::vector<std::uint32_t> pages) {
+void Process::send(std::uint64_t owner, std::vector<std::uint32_t> pages,
+                   std::vector<std::uint32_t> state_slots) {
   Cell& cell = cells_.at(owner);
   for (const std::uint32_t page : pages) {
     memory_.fill_page(page, static_cast<std::uint32_t>(cell.pages.size()), cell.name.binding);
     cell.pages.push_back(page);
   }
   pages_out_.insert(pages.begin(), pages.end());
-  receive(ChunkGiven{SenderId(owner), to_pages(pages), {}});
+  receive(ChunkGiven{SenderId(owner), to_pages(pages), std::move(state_slots)});
 }
 
 void Process::win_cell(std::uint64_t owner) {
@@ -174,7 +176,9 @@ PeerRow Process::row() const {
   return PeerRow{address(), self_.instance, self_.layout.rank, self_.engine_epoch};
 }
 
-Snapshot Process::snapshot() const { return protocol_->snapshot(world_.now(), 100); }
+Snapshot Process::snapshot(std::size_t max_rooms_shown) const {
+  return protocol_->snapshot(world_.now(), max_rooms_shown);
+}
 
 std::uint64_t Process::counter(const std::string& name) const {
   const auto found = counters_.find(name);

@@ -62,9 +62,11 @@ class Process final : public ActionSink, public Environment {
   std::uint64_t open(RoomName room);
   void init_receiver(std::uint64_t owner, std::string instance = "prefill");
   void give(std::uint64_t owner, std::vector<std::uint32_t> pages, std::int64_t aux_slot = -1,
-            std::uint32_t expected_grants = 1, std::uint32_t prefix_pages = 0);
+            std::uint32_t expected_grants = 1, std::uint32_t prefix_pages = 0,
+            std::vector<std::uint32_t> state_slots = {});
   void init_sender(std::uint64_t owner, std::uint32_t page_count, std::int64_t aux_slot = -1);
-  void send(std::uint64_t owner, std::vector<std::uint32_t> pages);
+  void send(std::uint64_t owner, std::vector<std::uint32_t> pages,
+            std::vector<std::uint32_t> state_slots = {});
   void abort(std::uint64_t owner, std::string_view what = "the client went away");
   KvPoll poll(std::uint64_t owner);
   void clear(std::uint64_t owner);
@@ -92,7 +94,7 @@ class Process final : public ActionSink, public Environment {
   PeerRow row() const;
   EngineMemory& memory() { return memory_; }
   Instant next_deadline() const { return protocol_->next_deadline(); }
-  Snapshot snapshot() const;
+  Snapshot snapshot(std::size_t max_rooms_shown = 100) const;
   std::uint64_t counter(const std::string& name) const;
   const wire::Introduction& self() const { return self_; }
 

@@ -104,6 +104,9 @@ TEST(WriteTrackerAlone, NeverGivesATicketTwice) {
   writes.settle(first);
   EXPECT_EQ(writes.find(first), nullptr);
   EXPECT_GT(writes.next_ticket(), first);
+  EXPECT_TRUE(writes.has_risen());
+  writes.add(tracked);
+  EXPECT_FALSE(writes.has_risen()) << "the first ticket again";
 }
 
 }  // namespace

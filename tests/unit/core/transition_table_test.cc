@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <set>
 #include <sstream>
+#include <string_view>
 
 namespace kvferry::core {
 namespace {
@@ -41,6 +43,31 @@ TEST(TransitionTables, AnythingElseLeadsNowhere) {
   expect_only_listed<KvPoll, RoomTrigger>(room_transitions(), 5, 4);
   expect_only_listed<GrantState, GrantTrigger>(grant_transitions(), 9, 8);
   expect_only_listed<TargetState, TargetTrigger>(target_transitions(), 6, 5);
+}
+
+TEST(TransitionTables, ANumberThatNamesNothingIsPrintedAsSuch) {
+  EXPECT_EQ(to_string(static_cast<RoomTrigger>(99)), "?");
+  EXPECT_EQ(to_string(static_cast<GrantState>(99)), "?");
+  EXPECT_EQ(to_string(static_cast<GrantTrigger>(99)), "?");
+  EXPECT_EQ(to_string(static_cast<TargetState>(99)), "?");
+  EXPECT_EQ(to_string(static_cast<TargetTrigger>(99)), "?");
+}
+
+// Every row has names of its own, else the traces could not be told apart.
+TEST(TransitionTables, NamesDiffer) {
+  const auto expect_names = [](auto last) {
+    std::set<std::string_view> names;
+    for (int number = 0; number <= static_cast<int>(last); ++number) {
+      names.insert(to_string(static_cast<decltype(last)>(number)));
+    }
+    EXPECT_EQ(names.size(), static_cast<std::size_t>(last) + 1);
+    EXPECT_FALSE(names.contains("?"));
+  };
+  expect_names(RoomTrigger::kFailed);
+  expect_names(GrantState::kFree);
+  expect_names(GrantTrigger::kRelease);
+  expect_names(TargetState::kDrained);
+  expect_names(TargetTrigger::kSettled);
 }
 
 TEST(TransitionTables, AnEndIsAnEnd) {

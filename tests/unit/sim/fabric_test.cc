@@ -73,6 +73,7 @@ class Harness {
         prng_(course.seed * 31 + 7),
         prefill_(*world_.node_at(0)),
         decode_(*world_.node_at(1)) {
+    world_.oracle.overlook("T1");  // the automata's: no protocol orders what happens here
     world_.fabric.watch([this](const Node& node, const core::Event& event) { see(node, event); });
     for (std::uint32_t page = 0; page < kGrants * kPagesPerGrant; ++page) {
       for (std::byte& byte : prefill_.memory().item(kRegion, page)) {

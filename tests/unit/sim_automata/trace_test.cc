@@ -53,8 +53,9 @@ const std::string kGranted =
     "grant 1 1, grant 1 2, grant-sent 1 1, grant-sent 1 2, grant-received 1 1, "
     "grant-received 1 2, post 1 1 1, post 1 2 2";
 const std::string kLanded = kGranted + ", land 1 1 1, landed 1 1 1, land 1 2 2, landed 1 2 2";
+const std::string kAllLanded = kLanded + ", all-landed 1 1, all-landed 1 2";
 const std::string kDone =
-    kLanded + ", done-sent 1 1, done-sent 1 2, done-received 1 1, done-received 1 2";
+    kAllLanded + ", done-sent 1 1, done-sent 1 2, done-received 1 1, done-received 1 2";
 const std::string kAborted =
     kGranted + ", failed 1, abort-sent 1 1, abort-sent 1 2, abort-received 1 1";
 
@@ -68,8 +69,8 @@ TEST(FencedTrace, SuccessPassesTheFence) {
 
 TEST(FencedTrace, DoneMayComeAfterTheFence) {
   Trace trace(true);
-  EXPECT_EQ(trace(kLanded + ", covered 1, fence-ordered 1, fence-done 1, done-sent 1 1, "
-                            "done-sent 1 2, done-received 1 2, done-received 1 1, succeeded 1"),
+  EXPECT_EQ(trace(kAllLanded + ", covered 1, fence-ordered 1, fence-done 1, done-sent 1 1, "
+                               "done-sent 1 2, done-received 1 2, done-received 1 1, succeeded 1"),
             "");
 }
 
@@ -92,6 +93,21 @@ TEST(FencedTrace, UnknownThenFenceSettlesATicket) {
   Trace trace(true);
   EXPECT_EQ(trace(kAborted + ", unknown 1 1 1, fence-ordered 1, fence-done 1, drained-sent 1 1, "
                              "landed 1 1 1"),
+            "");
+}
+
+TEST(FencedTrace, TheWordOfTheFenceSettlesWhatWasPostedAfterIt) {
+  Trace trace(true);
+  EXPECT_EQ(trace("grant 1 1, grant-sent 1 1, grant-received 1 1, failed 1, fence-ordered 1, "
+                  "fence-done 1, released 1, post 1 1 1, abort-sent 1 1, abort-received 1 1, "
+                  "unknown 1 1 1, fenced-received 1 1, drained-sent 1 1"),
+            "");
+}
+
+TEST(FencedTrace, DoneThatWasDueMayLeaveAfterTheEnd) {
+  Trace trace(true);
+  EXPECT_EQ(trace(kAllLanded + ", failed 1, abort-sent 1 1, abort-received 1 1, drained-sent 1 1, "
+                               "done-sent 1 1"),
             "");
 }
 
@@ -123,8 +139,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"FenceBeforeSuccess", true, kDone + ", covered 1, fence-ordered 1, succeeded 1",
               "page_fenced: succeeded"},
         Wrong{"EveryWriterDone", true,
-              kLanded + ", done-sent 1 1, done-received 1 1, covered 1, fence-ordered 1, "
-                        "fence-done 1, succeeded 1",
+              kAllLanded + ", done-sent 1 1, done-received 1 1, covered 1, fence-ordered 1, "
+                           "fence-done 1, succeeded 1",
               "page_fenced: succeeded"},
         Wrong{"LandAfterFence", true, kAborted + ", fence-ordered 1, fence-done 1, land 1 2 2",
               "page_fenced: land"},
@@ -151,13 +167,13 @@ INSTANTIATE_TEST_SUITE_P(
               "page_unfenced: released"},
         Wrong{"NoReleaseByTimeout", false, kAborted + ", released 1", "page_unfenced: released"},
         Wrong{"EveryWriterDone", false,
-              kLanded + ", done-sent 1 2, done-received 1 2, covered 1, succeeded 1",
+              kAllLanded + ", done-sent 1 2, done-received 1 2, covered 1, succeeded 1",
               "page_unfenced: succeeded"},
         Wrong{"DrainedBeforeQuiet", false, kAborted + ", drained-sent 1 1", "ticket: drained-sent"},
         Wrong{"UnknownUntilQuiet", false, kAborted + ", unknown 1 1 1, drained-sent 1 1",
               "ticket: drained-sent"},
         Wrong{"LandAfterQuiet", false, kAborted + ", unknown 1 1 1, quiet 1 1 1, land 1 1 1",
-              "ticket: land"},
+              "ticket_unfenced: land"},
         Wrong{"LandAfterTornDown", false, kAborted + ", torn-down 1 1, land 1 1 1",
               "page_unfenced: land"}),
     [](const auto& wrong) { return std::string(wrong.param.guard); });
@@ -171,7 +187,8 @@ INSTANTIATE_TEST_SUITE_P(
               "writer: post"},
         Wrong{"RememberSucceeded", true, kDone + ", grant-received 1 1, post 1 1 3",
               "writer: post"},
-        Wrong{"NoDoneAfterEnd", true, kAborted + ", land 1 1 1, landed 1 1 1, done-sent 1 1",
+        Wrong{"NoDoneAfterEnd", true,
+              kAborted + ", land 1 1 1, landed 1 1 1, all-landed 1 1, done-sent 1 1",
               "writer: done-sent"},
         Wrong{"DoneAfterLanded", true, kGranted + ", done-sent 1 1", "ticket: done-sent"},
         Wrong{"DoneAfterUnknown", true, kGranted + ", unknown 1 1 1, done-sent 1 1",
