@@ -1,5 +1,5 @@
-// The simulator's clock and everything that is still to happen. Single-threaded; equal instants keep
-// the order in which they were asked for, so a run depends on its seed alone.
+// The simulator's clock and everything that is still to happen. Single-threaded; equal instants
+// keep the order in which they were asked for, so a run depends on its seed alone.
 #pragma once
 
 #include <algorithm>

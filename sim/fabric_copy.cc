@@ -36,8 +36,8 @@ void move_bytes(FabricContext& context, Frame& frame, std::uint64_t from, std::u
     const std::uint64_t length = end - begin;
     const layout::Write& write = item.write;
     const std::uint64_t offset = write.offset_in_item + skipped;
-    const bool is_allowed = context.world.oracle.writing(
-        target, frame.name, write.target_region, write.target_item, offset, length);
+    const bool is_allowed = context.world.oracle.writing(target, frame.name, write.target_region,
+                                                         write.target_item, offset, length);
     context.world.chronicle.bytes_landed(frame.name.session, write.ticket, length);
     if (!is_allowed) {
       continue;

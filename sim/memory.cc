@@ -13,7 +13,9 @@ constexpr std::uint64_t kStateBytes = 8;
 constexpr std::int32_t kFirstToken = 11;
 constexpr std::uint32_t kVocabulary = 100;
 
-bool is_page_kind(RegionKind kind) { return kind != RegionKind::kAux && kind != RegionKind::kState; }
+bool is_page_kind(RegionKind kind) {
+  return kind != RegionKind::kAux && kind != RegionKind::kState;
+}
 
 // Eight bytes of content at once: one for each of up to eight heads of one token.
 std::uint64_t content_word(const ContentKey& key, const RegionShape& region, std::uint32_t position,
@@ -48,7 +50,8 @@ LayoutShape make_shape(const EngineShape& engine, std::uint32_t tp_rank, std::ui
   shape.layers = {pp_rank * engine.layers / engine.pp_size,
                   (pp_rank + 1) * engine.layers / engine.pp_size};
   const std::uint32_t first_head = tp_rank * engine.heads / engine.tp_size;
-  shape.heads = {first_head, std::max(first_head + 1, (tp_rank + 1) * engine.heads / engine.tp_size)};
+  shape.heads = {first_head,
+                 std::max(first_head + 1, (tp_rank + 1) * engine.heads / engine.tp_size)};
   const std::uint64_t item_bytes =
       std::uint64_t{kPageTokens} * (shape.heads.end - shape.heads.begin);
   for (std::uint32_t layer = shape.layers.begin; layer < shape.layers.end; ++layer) {
@@ -98,11 +101,11 @@ void EngineMemory::for_each_byte(std::uint32_t number, bool state, Visit visit) 
 }
 
 void EngineMemory::fill_page(PageIndex page, std::uint32_t position, const ContentKey& key) {
-  for_each_byte(page.value(), false,
-                [&](std::byte& value, const RegionShape& region, std::uint32_t token,
-                    std::uint32_t head) {
-                  value = byte_of(content_word(key, region, position, token), head);
-                });
+  for_each_byte(
+      page.value(), false,
+      [&](std::byte& value, const RegionShape& region, std::uint32_t token, std::uint32_t head) {
+        value = byte_of(content_word(key, region, position, token), head);
+      });
 }
 
 bool EngineMemory::holds_page(PageIndex page, std::uint32_t position, const ContentKey& key) {
@@ -110,7 +113,8 @@ bool EngineMemory::holds_page(PageIndex page, std::uint32_t position, const Cont
   for_each_byte(page.value(), false,
                 [&](const std::byte& value, const RegionShape& region, std::uint32_t token,
                     std::uint32_t head) {
-                  equal = equal && value == byte_of(content_word(key, region, position, token), head);
+                  equal =
+                      equal && value == byte_of(content_word(key, region, position, token), head);
                 });
   return equal;
 }
@@ -127,11 +131,11 @@ bool EngineMemory::is_painted(PageIndex page, std::byte value) {
 }
 
 void EngineMemory::fill_state(std::uint32_t slot, std::uint32_t position, const ContentKey& key) {
-  for_each_byte(slot, true,
-                [&](std::byte& value, const RegionShape& region, std::uint32_t token,
-                    std::uint32_t head) {
-                  value = byte_of(content_word(key, region, position, token), head);
-                });
+  for_each_byte(
+      slot, true,
+      [&](std::byte& value, const RegionShape& region, std::uint32_t token, std::uint32_t head) {
+        value = byte_of(content_word(key, region, position, token), head);
+      });
 }
 
 bool EngineMemory::holds_state(std::uint32_t slot, std::uint32_t position, const ContentKey& key) {
@@ -139,7 +143,8 @@ bool EngineMemory::holds_state(std::uint32_t slot, std::uint32_t position, const
   for_each_byte(slot, true,
                 [&](const std::byte& value, const RegionShape& region, std::uint32_t token,
                     std::uint32_t head) {
-                  equal = equal && value == byte_of(content_word(key, region, position, token), head);
+                  equal =
+                      equal && value == byte_of(content_word(key, region, position, token), head);
                 });
   return equal;
 }

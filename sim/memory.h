@@ -1,6 +1,6 @@
 // The memory of one engine rank: real bytes. What a page of a request holds follows from (binding,
-// engine epoch of the prefill, logical page, layer, token, head), so that ranks with other slices check
-// the same content, and a mix of two requests, writers or launches differs from both.
+// engine epoch of the prefill, logical page, layer, token, head), so that ranks with other slices
+// check the same content, and a mix of two requests, writers or launches differs from both.
 //
 // Belongs to a place, not to a process: what is written late finds the successor's pages.
 #pragma once

@@ -41,8 +41,8 @@ Duration Network::latency() {
 void Network::dial(Node& from, const core::DialPeer& dial) {
   hang_up(from, dial.peer);
   const std::uint64_t number = next_number_++;
-  dials_[{&from, dial.peer}] = Dial{
-      number, world_.agenda.now() + milliseconds(world_.profile.options.handshake_timeout_ms)};
+  dials_[{&from, dial.peer}] =
+      Dial{number, world_.agenda.now() + milliseconds(world_.profile.options.handshake_timeout_ms)};
   world_.agenda.after(latency(), [this, &from, peer = dial.peer, address = dial.address, number] {
     answer_dial(from, peer, address, number);
   });
@@ -62,8 +62,9 @@ void Network::answer_dial(Node& from, PeerId peer, const PeerAddress& address,
                                               (to != nullptr && !to->is_running()));
   if (no_answer && world_.agenda.now() < current->second.gives_up_at) {
     // As TCP: the way may come back before the handshake's deadline.
-    world_.agenda.after(kDialAgain,
-                        [this, &from, peer, address, number] { answer_dial(from, peer, address, number); });
+    world_.agenda.after(kDialAgain, [this, &from, peer, address, number] {
+      answer_dial(from, peer, address, number);
+    });
     return;
   }
   if (no_answer) {

@@ -100,7 +100,7 @@ class Network {
   std::map<Way, SessionEpoch> present_;  // of the newest frame on that way
   std::vector<Flight> hellos_;           // a few, from the first on
   Gate gate_;
-  std::vector<Owner> broken_;            // while break_connections() runs
+  std::vector<Owner> broken_;  // while break_connections() runs
   std::uint64_t next_number_ = 1;
   std::uint64_t frames_sent_ = 0;
 };

@@ -73,9 +73,8 @@ Node::Node(World& world, Place& place, EngineEpoch engine_epoch)
     drift_per_mille_ = drift - static_cast<std::int64_t>(kMaxDriftPerMille);
   }
   core::ProtocolConfig config = configure(world, self_);
-  protocol_ = place.role == Role::kPrefill
-                  ? core::make_prefill_protocol(std::move(config), *this)
-                  : core::make_decode_protocol(std::move(config), *this);
+  protocol_ = place.role == Role::kPrefill ? core::make_prefill_protocol(std::move(config), *this)
+                                           : core::make_decode_protocol(std::move(config), *this);
 }
 
 Node::~Node() = default;
@@ -169,8 +168,8 @@ void Node::receive(core::Event event) {
     return;
   }
   inbox_.push_back(std::move(event));
-  const bool slow = world_.faults.strikes(Fault::kSlowTurn, timing_,
-                                          world_.profile.rate_of(Fault::kSlowTurn));
+  const bool slow =
+      world_.faults.strikes(Fault::kSlowTurn, timing_, world_.profile.rate_of(Fault::kSlowTurn));
   const Duration slowness = milliseconds(timing_.below(300));
   plan_turn(slow ? slowness : world_.profile.turn_delay);
 }
@@ -199,7 +198,8 @@ void Node::pause() {
 void Node::resume() {
   const Duration threshold = milliseconds(world_.profile.options.pause_threshold_ms);
   paused_ = false;
-  paused_long_ = !std::exchange(draining_, true) && world_.agenda.now() - paused_since_ > threshold * 11 / 10;
+  paused_long_ =
+      !std::exchange(draining_, true) && world_.agenda.now() - paused_since_ > threshold * 11 / 10;
   plan_turn(Duration{});
   world_.agenda.after(Duration{}, [this] {
     if (paused_) {

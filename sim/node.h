@@ -1,5 +1,6 @@
-// One process life: a protocol with its mailbox and its clock, and the status cells above it, as the
-// runtime has them. It is the protocol's sink and environment; what it sees it reports to the oracle.
+// One process life: a protocol with its mailbox and its clock, and the status cells above it, as
+// the runtime has them. It is the protocol's sink and environment; what it sees it reports to the
+// oracle.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,12 @@ class World;
 struct Place {
   std::uint32_t index = 0;
   Role role = Role::kPrefill;
-  std::uint32_t engine = 0;    // prefill instance; 0 for decode
-  std::string name;            // "p1.0" (instance, rank), "d2"
+  std::uint32_t engine = 0;  // prefill instance; 0 for decode
+  std::string name;          // "p1.0" (instance, rank), "d2"
   std::string endpoint;
-  std::string instance;        // as registered: "prefill1", "decode"
+  std::string instance;  // as registered: "prefill1", "decode"
   std::unique_ptr<EngineMemory> memory;
-  std::uint32_t life = 0;      // of the newest process
+  std::uint32_t life = 0;  // of the newest process
 };
 
 // What a caller holds of one room.
@@ -35,12 +36,12 @@ struct Cell {
   core::RoomKey key;
   KvPoll status = KvPoll::kBootstrapping;
   std::optional<Failure> failure;
-  Instant ended;                 // when the status became terminal
-  bool by_caller = false;        // the caller's abort or clear won the cell
+  Instant ended;           // when the status became terminal
+  bool by_caller = false;  // the caller's abort or clear won the cell
   AttemptId attempt;
   std::optional<std::uint32_t> prefix;  // prefill: once all grants are there
   bool cleared = false;
-  bool read_success = false;     // decode: the caller has read it and owns the pages
+  bool read_success = false;  // decode: the caller has read it and owns the pages
 };
 
 class Node final : public core::ActionSink, public core::Environment {
@@ -48,8 +49,8 @@ class Node final : public core::ActionSink, public core::Environment {
   Node(World& world, Place& place, EngineEpoch engine_epoch);
   ~Node() override;
 
-  // --- the caller's side; an owner is a ReceiverId's or SenderId's value. Each call leaves an event
-  // in the mailbox, as the public API does. ---
+  // --- the caller's side; an owner is a ReceiverId's or SenderId's value. Each call leaves an
+  // event in the mailbox, as the public API does. ---
   std::uint64_t open(const core::RoomKey& key);
   void name_prefill(std::uint64_t receiver, const std::string& instance);
   void give(std::uint64_t receiver, core::MetadataGiven metadata);
@@ -85,8 +86,8 @@ class Node final : public core::ActionSink, public core::Environment {
   core::PeerRow row() const;
   core::Snapshot snapshot() const;
   std::uint64_t counter(std::string_view name) const;
-  // A long pause is just over and what came meanwhile has not reached the mailbox yet: no deadline may
-  // be believed (rule 13).
+  // A long pause is just over and what came meanwhile has not reached the mailbox yet: no deadline
+  // may be believed (rule 13).
   bool has_unread_after_pause() const { return paused_long_ && !door_.empty(); }
   bool holds_session(SessionEpoch epoch) const;  // live, not suspended
 
@@ -131,15 +132,15 @@ class Node final : public core::ActionSink, public core::Environment {
   const std::uint32_t life_;
   const std::string name_;
   const std::string key_;
-  Prng prng_;     // the protocol's randomness
-  Prng timing_;   // turns and timers
+  Prng prng_;    // the protocol's randomness
+  Prng timing_;  // turns and timers
   Duration skew_{};
   std::int64_t drift_per_mille_ = 0;
   wire::Introduction self_;
   std::unique_ptr<core::Protocol> protocol_;
   std::vector<core::Event> inbox_;
-  std::vector<core::Event> door_;         // what comes while the process is paused
-  std::vector<SessionEpoch> over_;        // sessions that ended in this turn
+  std::vector<core::Event> door_;   // what comes while the process is paused
+  std::vector<SessionEpoch> over_;  // sessions that ended in this turn
   Instant paused_since_;
   bool paused_long_ = false;
   bool draining_ = false;  // from a resumption until the door is empty

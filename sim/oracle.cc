@@ -13,8 +13,8 @@ void Oracle::violate(std::string_view invariant, std::string what) {
   if (violation_ || invariant == overlooked_) {
     return;
   }
-  violation_ = Violation{std::string(invariant), std::move(what), world_.trace.event(),
-                         world_.agenda.now()};
+  violation_ =
+      Violation{std::string(invariant), std::move(what), world_.trace.event(), world_.agenda.now()};
   world_.trace.line(LogLevel::kBrief, world_.agenda.now(), "VIOLATION {}: {}",
                     violation_->invariant, violation_->what);
 }
@@ -32,9 +32,9 @@ void Oracle::process_started(Node& node) {
   holdings.by_region.clear();
   for (const RegionShape& region : place.memory->shape().regions) {
     const bool shared = region.kind != RegionKind::kAux && region.kind != RegionKind::kState;
-    auto& owners = shared                               ? holdings.pages
+    auto& owners = shared                            ? holdings.pages
                    : region.kind == RegionKind::kAux ? holdings.aux
-                                                        : holdings.state;
+                                                     : holdings.state;
     owners.assign(region.item_count, Owner{});
     holdings.by_region.push_back(&owners);
   }
@@ -165,7 +165,8 @@ void Oracle::decode_pages_released(Node& decode, const core::ReleasePages& relea
                    if (owner.receiver == released.owner && owner.use != Use::kFree) {
                      owner = Owner{};
                    } else if (owner.use == Use::kGranted) {
-                     // What a caller listed by mistake, and is in another's grant, must not look free.
+                     // What a caller listed by mistake, and is in another's grant, must not look
+                     // free.
                      violate("S1", fmt::format("{}: room {} releases what grant {} of receiver {} "
                                                "holds",
                                                decode.name(), released.room.value(),
@@ -186,11 +187,11 @@ void Oracle::source_released(Node& prefill, const core::ReleasePages& released) 
       continue;
     }
     // A give-up takes the hold time, by the process's own clock; a fence needs the target's word.
-    const bool waited = cell.status == KvPoll::kFailed &&
-                        world_.agenda.now() - cell.ended >= hold / 10 * 9;
+    const bool waited =
+        cell.status == KvPoll::kFailed && world_.agenda.now() - cell.ended >= hold / 10 * 9;
     if (!waited && !writers_[name].fenced_received) {
-      violate("S2", fmt::format("{}: source pages are released while writes read them",
-                                prefill.name()));
+      violate("S2",
+              fmt::format("{}: source pages are released while writes read them", prefill.name()));
     }
   }
 }
@@ -242,10 +243,11 @@ void Oracle::reading(Place& source, const WriteName& name, RegionId region, std:
 bool Oracle::writing(Place& target, const WriteName& name, RegionId region, std::uint32_t item,
                      std::uint64_t offset, std::uint64_t length) {
   const auto refuse = [&](std::string_view invariant, std::string_view why) {
-    violate(invariant,
-            fmt::format("{}: a write of {} bytes to region {} item {} under slot {} generation {}: {}",
-                        target.name, length, region.value(), item, name.slot.value(),
-                        name.generation.value(), why));
+    violate(
+        invariant,
+        fmt::format("{}: a write of {} bytes to region {} item {} under slot {} generation {}: {}",
+                    target.name, length, region.value(), item, name.slot.value(),
+                    name.generation.value(), why));
     return false;
   };
   const auto key = by_name_.find(name);
@@ -284,8 +286,8 @@ void Oracle::session_opened(Node& node, const core::OpenDataSession& open) {
   end = &node;
 }
 
-// Whose writes a name stands for: of the senders with the grant's room and binding the one that lives,
-// else the newest. The core's own view is not asked.
+// Whose writes a name stands for: of the senders with the grant's room and binding the one that
+// lives, else the newest. The core's own view is not asked.
 Oracle::WriterFacts& Oracle::writer_of(const WriteName& name) {
   WriterFacts& writer = writers_[name];
   if (writer.sender != 0 || writer.prefill == nullptr) {
@@ -323,8 +325,8 @@ void Oracle::done_leaves(Node& prefill, SessionEpoch session, const wire::Done& 
                               done.room.value(), writer.landed, writer.posted));
   }
   if (writer.landed_after_end) {
-    violate("S2", fmt::format("{}: Done of room {} after its end", prefill.name(),
-                              done.room.value()));
+    violate("S2",
+            fmt::format("{}: Done of room {} after its end", prefill.name(), done.room.value()));
   }
 }
 
@@ -334,10 +336,9 @@ void Oracle::failed_leaves(Node& prefill, SessionEpoch session, const wire::Fail
   const auto senders = senders_by_key_.find({&prefill, {failed.room, failed.binding}});
   const bool forgets = world_.profile.options.max_ended_senders < 2 * world_.profile.rooms;
   // A cause that was told by others is passed on as it is.
-  const bool own_word = failed.cause.code == FailureCode::kRoomUnknown &&
-                        failed.cause.where == FailureWhere::kLocal;
-  if (!own_word || name == by_attempt_.end() ||
-      senders == senders_by_key_.end() || forgets) {
+  const bool own_word =
+      failed.cause.code == FailureCode::kRoomUnknown && failed.cause.where == FailureWhere::kLocal;
+  if (!own_word || name == by_attempt_.end() || senders == senders_by_key_.end() || forgets) {
     return;
   }
   const Instant granted = writers_[name->second].granted;
@@ -367,8 +368,8 @@ void Oracle::session_over(Node& node, SessionEpoch session) {
   };
   const WriteName first{session, {}, {}};
   if (node.place().role == Role::kDecode) {
-    for (auto it = by_name_.lower_bound(first); it != by_name_.end() && it->first.session == session;
-         ++it) {
+    for (auto it = by_name_.lower_bound(first);
+         it != by_name_.end() && it->first.session == session; ++it) {
       complain(grants_.at(it->second).receiver);
     }
     return;
@@ -502,11 +503,10 @@ void Oracle::check_deadline(Node& node, std::uint64_t owner) {
   const Options& options = world_.profile.options;
   const std::string& what = node.cell(owner).failure->what;
   const auto waited = world_.agenda.now() - since->second;
-  const std::uint32_t limit = what.find("Bootstrapping") != std::string::npos
-                                  ? options.bootstrap_timeout_ms
-                              : what.find("WaitingForInput") != std::string::npos
-                                  ? options.input_timeout_ms
-                                  : options.transfer_timeout_ms;
+  const std::uint32_t limit =
+      what.find("Bootstrapping") != std::string::npos     ? options.bootstrap_timeout_ms
+      : what.find("WaitingForInput") != std::string::npos ? options.input_timeout_ms
+                                                          : options.transfer_timeout_ms;
   // Clocks drift by two percent at most.
   if (waited < milliseconds(limit) * 95 / 100) {
     violate("S6", fmt::format("{}: {} after {} of {} ms", node.name(), what,
@@ -532,15 +532,15 @@ void Oracle::check_told(Node& prefill, std::uint64_t sender) {
     const bool long_failed = cell.status == KvPoll::kFailed && now - cell.ended > patience;
     if (long_failed && decode.is_running() && sessions_[name.session].decode == &decode &&
         prefill.holds_session(name.session) && decode.holds_session(name.session)) {
-      violate("rule 12", fmt::format("{}: room {} was never told that {} had failed",
-                                     prefill.name(), prefill.cell(sender).key.room.value(),
-                                     decode.name()));
+      violate("rule 12",
+              fmt::format("{}: room {} was never told that {} had failed", prefill.name(),
+                          prefill.cell(sender).key.room.value(), decode.name()));
     }
   }
 }
 
-// S4 and S7: Done of every writer, every writer finished by its own record, every byte as its source
-// had it, one launch of the prefill engine.
+// S4 and S7: Done of every writer, every writer finished by its own record, every byte as its
+// source had it, one launch of the prefill engine.
 void Oracle::check_success(Node& decode, std::uint64_t receiver) {
   const ReceiverFacts& room = receivers_.at({&decode, receiver});
   if (!room.grant) {
@@ -571,20 +571,20 @@ void Oracle::check_success(Node& decode, std::uint64_t receiver) {
                  [&](Owner& owner) { owner.use = Use::kCaller; });
 }
 
-void Oracle::check_content(Node& decode, const core::MetadataGiven& metadata,
-                           const ContentKey& key, std::string_view when) {
+void Oracle::check_content(Node& decode, const core::MetadataGiven& metadata, const ContentKey& key,
+                           std::string_view when) {
   EngineMemory& memory = decode.memory();
   for (std::uint32_t i = 0; i < metadata.pages.size(); ++i) {
     if (!memory.holds_page(metadata.pages[i], metadata.decode_prefix_pages + i, key)) {
-      violate("S4", fmt::format("{}: page {} (position {}) differs from its source at {}",
-                                decode.name(), metadata.pages[i].value(),
-                                metadata.decode_prefix_pages + i, when));
+      violate("S4",
+              fmt::format("{}: page {} (position {}) differs from its source at {}", decode.name(),
+                          metadata.pages[i].value(), metadata.decode_prefix_pages + i, when));
     }
   }
   for (std::uint32_t i = 0; i < metadata.state_slots.size(); ++i) {
     if (!memory.holds_state(metadata.state_slots[i], i, key)) {
-      violate("S3", fmt::format("{}: state slot {} differs from its source at {}",
-                                decode.name(), metadata.state_slots[i], when));
+      violate("S3", fmt::format("{}: state slot {} differs from its source at {}", decode.name(),
+                                metadata.state_slots[i], when));
     }
   }
 }
@@ -629,7 +629,8 @@ void Oracle::check_cap(const Node& decode, std::span<const core::Event> events) 
 
 // --- the end ---
 
-// Rule 12: whoever could write for an attempt that failed has heard Abort, unless their session is over.
+// Rule 12: whoever could write for an attempt that failed has heard Abort, unless their session is
+// over.
 void Oracle::check_aborts() {
   for (const auto& [key, grant] : grants_) {
     const bool failed = grant.decode->cell(grant.receiver).status == KvPoll::kFailed;
@@ -641,9 +642,9 @@ void Oracle::check_aborts() {
       if (prefill != nullptr && prefill->is_running() && prefill->holds_session(slot.session) &&
           grant.decode->holds_session(slot.session) &&
           !aborted_.contains({slot.session, grant.attempt})) {
-        violate("rule 12", fmt::format("{}: {} never heard Abort of attempt {}",
-                                       grant.decode->name(), prefill->name(),
-                                       grant.attempt.value()));
+        violate("rule 12",
+                fmt::format("{}: {} never heard Abort of attempt {}", grant.decode->name(),
+                            prefill->name(), grant.attempt.value()));
       }
     }
   }

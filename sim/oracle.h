@@ -1,10 +1,10 @@
-// Knows what really happened, byte by byte, and compares it with what the protocols claim. Nothing here
-// is read by them. The first violation ends the run.
+// Knows what really happened, byte by byte, and compares it with what the protocols claim. Nothing
+// here is read by them. The first violation ends the run.
 //
-// Ownership: every page, aux slot and state slot of a decode place is free, given (the caller handed it
-// to send_metadata), granted (to one grant) or the caller's (after a Success that it reads). Only a
-// granted one may be written, and only under its grant (S1, S3). A source page may be read while its
-// sender holds it, or after the sender gave it up, and then it never counts (S2).
+// Ownership: every page, aux slot and state slot of a decode place is free, given (the caller
+// handed it to send_metadata), granted (to one grant) or the caller's (after a Success that it
+// reads). Only a granted one may be written, and only under its grant (S1, S3). A source page may
+// be read while its sender holds it, or after the sender gave it up, and then it never counts (S2).
 #pragma once
 
 #include <cstdint>
@@ -122,7 +122,7 @@ class Oracle {
   };
   struct SenderFacts {
     Instant opened;
-    bool end_seen = false;         // its core knows that it has ended
+    bool end_seen = false;  // its core knows that it has ended
     bool released = false;
     std::vector<WriteName> names;  // of the grants that it serves
   };

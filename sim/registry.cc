@@ -55,13 +55,15 @@ std::vector<core::PeerRow> Registry::rows_of(const std::string& instance) {
   return rows;
 }
 
-// The registry client of the runtime answers in time or with a failure, and calls an empty list one.
+// The registry client of the runtime answers in time or with a failure, and calls an empty list
+// one.
 void Registry::ask(Node& decode, const core::ResolvePrefill& query) {
   const bool slow = world_.faults.strikes(Fault::kRegistrySlow, prng_,
                                           world_.profile.rate_of(Fault::kRegistrySlow));
   const Duration delay =
-      milliseconds(1) + milliseconds(slow ? prng_.below(world_.profile.options.http_total_timeout_ms)
-                                          : prng_.below(3));
+      milliseconds(1) + milliseconds(slow
+                                         ? prng_.below(world_.profile.options.http_total_timeout_ms)
+                                         : prng_.below(3));
   core::PrefillResolved answer{query.receiver, {}};
   if (down_) {
     answer.rows = fail(FailureCode::kBootstrapFailed, "the registry does not answer");

@@ -1,5 +1,5 @@
-// The bootstrap registry as decode sees it: answers each query exactly once, in time or as a failure
-// (core/action.h), and as wrongly as the seed asks.
+// The bootstrap registry as decode sees it: answers each query exactly once, in time or as a
+// failure (core/action.h), and as wrongly as the seed asks.
 #pragma once
 
 #include <cstdint>

@@ -95,14 +95,12 @@ class Simulation {
   // L1. Twice the configured timeouts of everything that a room can wait for in turn.
   Duration longest_room() const {
     const Options& o = limits();
-    return milliseconds(2ULL * (o.bootstrap_timeout_ms + o.input_timeout_ms + o.transfer_timeout_ms +
-                                o.unopened_room_timeout_ms + o.heartbeat_timeout_ms +
-                                o.write_timeout_ms + o.retransmit_max_ms));
+    return milliseconds(2ULL * (o.bootstrap_timeout_ms + o.input_timeout_ms +
+                                o.transfer_timeout_ms + o.unopened_room_timeout_ms +
+                                o.heartbeat_timeout_ms + o.write_timeout_ms + o.retransmit_max_ms));
   }
 
-  std::vector<std::string> unfinished() const {
-    return world_.workload.unfinished();
-  }
+  std::vector<std::string> unfinished() const { return world_.workload.unfinished(); }
 
   void demand_an_end() {
     if (!run_until(longest_room(), [this] { return world_.workload.all_ended(); })) {
@@ -132,7 +130,8 @@ class Simulation {
   bool is_healthy_instance(std::uint32_t instance) {
     for (const Place* prefill : world_.prefill_places(instance)) {
       for (const Place* decode : world_.decode_places()) {
-        if (!world_.nemesis.is_healthy(prefill->index) || !world_.nemesis.is_healthy(decode->index) ||
+        if (!world_.nemesis.is_healthy(prefill->index) ||
+            !world_.nemesis.is_healthy(decode->index) ||
             !world_.nemesis.is_healthy_pair(prefill->index, decode->index)) {
           return false;
         }
@@ -182,8 +181,8 @@ class Simulation {
     }
   }
 
-  // Rule 7: a session that one side has ended is never resumed. Prefill loses its connection first and
-  // ends the session when its grace is over; decode, whose grace has not, comes back.
+  // Rule 7: a session that one side has ended is never resumed. Prefill loses its connection first
+  // and ends the session when its grace is over; decode, whose grace has not, comes back.
   void part_a_session() {
     const Duration grace = milliseconds(limits().session_grace_ms);
     if (milliseconds(limits().heartbeat_timeout_ms) < 2 * grace) {
@@ -249,8 +248,8 @@ class Simulation {
       const Request& request = *world_.workload.requests().back();
       for (const Part& part : request.decode) {
         if (!is_over() && world_.workload.end_of(part) != End::kSucceeded) {
-          world_.oracle.violate("L4", fmt::format("the probe of instance {} fails: {}", instance,
-                                                  why_failed(part)));
+          world_.oracle.violate(
+              "L4", fmt::format("the probe of instance {} fails: {}", instance, why_failed(part)));
         }
       }
     }
@@ -271,8 +270,8 @@ class Simulation {
     }
     world_.workload.clear_all();
     const Options& o = limits();
-    run_for(milliseconds(2ULL * (o.source_hold_timeout_ms + o.fence_timeout_ms + o.write_timeout_ms +
-                                 o.heartbeat_timeout_ms + o.session_grace_ms) +
+    run_for(milliseconds(2ULL * (o.source_hold_timeout_ms + o.fence_timeout_ms +
+                                 o.write_timeout_ms + o.heartbeat_timeout_ms + o.session_grace_ms) +
                          8ULL * o.retransmit_max_ms));
     if (is_over()) {
       return;
@@ -299,7 +298,8 @@ class Simulation {
     const auto lived = std::chrono::duration_cast<milliseconds>(world_.agenda.now().since_start());
     const std::uint64_t beats =
         static_cast<std::uint64_t>(lived.count()) / limits().retransmit_min_ms + 1;
-    const std::uint64_t bound = 10'000 + 100 * requests * places * places + 4 * beats * places * places;
+    const std::uint64_t bound =
+        10'000 + 100 * requests * places * places + 4 * beats * places * places;
     if (world_.network.frames_sent() > bound) {
       world_.oracle.violate("L5", fmt::format("{} frames for {} rooms of {} processes",
                                               world_.network.frames_sent(), requests, places));
@@ -316,10 +316,11 @@ class Simulation {
     result_.fired_list = world_.faults.list_of_fired();
     result_.cells = world_.cells.counts();
     constexpr std::array<const char*, 3> kTransports = {"stream", "shared", "one-sided"};
-    result_.profile_text = fmt::format(
-        "{}x{}x{} prefill, {}x{} decode ranks, {}, {}, {} rooms", p.prefill_instances,
-        p.prefill.tp_size, p.prefill.pp_size, p.decode.tp_size, p.decode.pp_size,
-        kTransports.at(static_cast<std::size_t>(p.transport)), p.curve ? "curve" : "plain", p.rooms);
+    result_.profile_text =
+        fmt::format("{}x{}x{} prefill, {}x{} decode ranks, {}, {}, {} rooms", p.prefill_instances,
+                    p.prefill.tp_size, p.prefill.pp_size, p.decode.tp_size, p.decode.pp_size,
+                    kTransports.at(static_cast<std::size_t>(p.transport)),
+                    p.curve ? "curve" : "plain", p.rooms);
     return std::move(result_);
   }
 

@@ -1,5 +1,5 @@
-// One seed from its first event to its verdict: break it, heal it, demand an end, probe, clean up, look
-// whether anything is left. Pure: no clock, no I/O but the log lines of trace.h.
+// One seed from its first event to its verdict: break it, heal it, demand an end, probe, clean up,
+// look whether anything is left. Pure: no clock, no I/O but the log lines of trace.h.
 #pragma once
 
 #include <array>

@@ -88,8 +88,8 @@ World::Engine& World::engine_of(Role role, std::uint32_t engine) {
 EngineEpoch World::next_launch(Role role, std::uint32_t number) {
   Engine& engine = engine_of(role, number);
   ++engine.launches;
-  engine.epoch = EngineEpoch((role == Role::kPrefill ? 1'000U * (1 + number) : 100'000U) +
-                             engine.launches);
+  engine.epoch =
+      EngineEpoch((role == Role::kPrefill ? 1'000U * (1 + number) : 100'000U) + engine.launches);
   return engine.epoch;
 }
 

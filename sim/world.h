@@ -1,5 +1,5 @@
-// Everything of one run. Built from a profile; parts reach each other through it. No part keeps a pointer
-// to a Node across happenings without asking node_at() again: processes die.
+// Everything of one run. Built from a profile; parts reach each other through it. No part keeps a
+// pointer to a Node across happenings without asking node_at() again: processes die.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class World {
   Node* node_at(std::uint32_t place);  // alive (perhaps paused), else nullptr
   std::vector<Place*> prefill_places(std::uint32_t instance);
   std::vector<Place*> decode_places();
-  Node& start_process(Place& place);   // the place is empty
+  Node& start_process(Place& place);  // the place is empty
   void kill(Node& node);
   // Every rank of an engine dies and comes back with a new engine epoch.
   EngineEpoch next_launch(Role role, std::uint32_t engine);

@@ -99,7 +99,7 @@ class Guards {
  private:
   Guard missing_ = Guard::kNone;
 #else
-  static constexpr bool has(Guard) { return true; }
+  static consteval bool has(Guard) { return true; }
 #endif
 };
 

@@ -1,6 +1,6 @@
-// What both roles must never see (docs/invariants.md). Each check costs the same however many rooms have
-// ended: it counts, or looks at what lives. What can break only at one point is checked there, and its
-// report is kept.
+// What both roles must never see (docs/invariants.md). Each check costs the same however many rooms
+// have ended: it counts, or looks at what lives. What can break only at one point is checked there,
+// and its report is kept.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -24,7 +24,8 @@ void SessionTable::handle_frame(FrameArrived& event, Instant now, ActionSink& si
   }
   if (peer == nullptr) {
     sink.count("stale_messages", frame.messages.size());
-    if (Peer* sender = find_speaker(event.sender_key, frame.session); sender != nullptr && sender->link_up) {
+    if (Peer* sender = find_speaker(event.sender_key, frame.session);
+        sender != nullptr && sender->link_up) {
       say(*sender,
           wire::SessionEnded{frame.session, Failure{FailureCode::kPeerLost,
                                                     FailureWhere::kPeer,
@@ -46,11 +47,8 @@ void SessionTable::handle_frame(FrameArrived& event, Instant now, ActionSink& si
 void SessionTable::handle_session_frame(Peer& peer, wire::Frame& frame, Instant now,
                                         ActionSink& sink) {
   if (!peer.session->live) {
-    if (!peer.initiates) {
-      sink.count("early_messages", frame.messages.size());
-      return;
-    }
-    // Prefill speaks in the session, so it has had our confirmation.
+    // Decode: prefill speaks in the session, so it has had our confirmation. (Prefill's sessions live
+    // from their first moment on.)
     go_live(peer, now);
   }
   Session& session = *peer.session;

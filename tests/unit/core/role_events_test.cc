@@ -43,8 +43,8 @@ TEST_F(RoleEvents, MessagesOfTheOtherRoleAreCounted) {
     world.links().forge(d(), p(), message);
   }
   for (const wire::Message& message :
-       {wire::Message{wire::Grant{}}, wire::Message{wire::Abort{}},
-        wire::Message{wire::Consumed{}}, wire::Message{wire::Fenced{}}}) {
+       {wire::Message{wire::Grant{}}, wire::Message{wire::Abort{}}, wire::Message{wire::Consumed{}},
+        wire::Message{wire::Fenced{}}}) {
     world.links().forge(p(), d(), message);
   }
   world.run_for(5);
@@ -96,6 +96,129 @@ TEST_F(RoleEvents, TheRegistryIsBelievedOnce) {
   world.run_for(5);
   expect_status(d(), pair.receiver, KvPoll::kTransferring);
   expect_rest();
+}
+
+// A writer that holds the attempt for one that is over will never write to it.
+TEST_F(RoleEvents, AStaleAnswerOfAWriterFailsItsRoom) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  world.links().forge(p(), d(), wire::Stale{d().cell(pair.receiver).attempt, 9});
+  world.run_for(10);
+  expect_failed(d(), pair.receiver, FailureCode::kRoomUnknown);
+  expect_failed(p(), pair.sender, FailureCode::kRoomUnknown);
+  expect_rest();
+}
+
+// Where the target copies, its own landings count, and nobody's word about them.
+TEST_F(RoleEvents, ProgressCoversNothingWhereTheTargetCopies) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  const wire::Grant grant = world.links().last<wire::Grant>();
+  world.links().forge(p(), d(), wire::Progress{grant.attempt, grant.slot, grant.generation, 0, 3});
+  world.run_for(10);
+  EXPECT_EQ(d().counter("stale_messages"), 1U);
+  EXPECT_EQ(world.fabric().fences_ordered(), 0U) << "nothing is covered";
+  heal();
+  world.run_for(50);
+  expect_success(d(), pair.receiver);
+  expect_rest();
+}
+
+TEST_F(RoleEvents, WhatIsNotUnderstoodIsAnsweredOnce) {
+  engines();
+  transfer(name_room(1));
+  world.take_trace();
+  // As the codec leaves a kind that it does not know.
+  wire::Frame frame;
+  frame.session = p().snapshot().peers.at(0).epoch;
+  frame.messages.emplace_back(wire::Unsupported{77, false});
+  p().receive(FrameArrived{d().key(), std::move(frame)});
+  world.run_for(20);
+  EXPECT_EQ(world.take_trace(), R"(
+p0 > d0 unsupported
+)");
+  EXPECT_EQ(p().counter("unsupported_messages"), 1U);
+  EXPECT_EQ(d().counter("unsupported_messages"), 1U);
+  expect_success(d(), transfer(name_room(2)).receiver);
+  expect_rest();
+}
+
+TEST_F(RoleEvents, AnAcknowledgementOfWhatWasNeverSaidIsCounted) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  wire::Frame frame;
+  frame.session = p().snapshot().peers.at(0).epoch;
+  frame.acknowledge = 1'000'000;
+  frame.messages.emplace_back(wire::Ack{});
+  p().receive(FrameArrived{d().key(), std::move(frame)});
+  world.run_for(5);
+  EXPECT_EQ(p().counter("impossible_acknowledgements"), 1U);
+  heal();
+  world.run_for(50);
+  expect_success(d(), pair.receiver);
+  expect_rest();
+}
+
+TEST_F(RoleEvents, AGrantThatComesTwiceWaitsOnce) {
+  engines();
+  transfer(name_room(9));
+  receive(d(), name_room(1), {10});
+  world.run_for(20);
+  world.links().forge(d(), p(), world.links().last<wire::Grant>());
+  world.run_for(5);
+  EXPECT_EQ(p().counter("duplicate_grants"), 1U);
+  const std::uint64_t sender = send(p(), name_room(1), {2});
+  world.run_for(50);
+  expect_success(p(), sender);
+  expect_rest();
+}
+
+TEST_F(RoleEvents, AChunkThatComesWhileTheEndedRoomIsStillReadGoesBackWithTheRest) {
+  engines();
+  world.fabric().on_write = [](const PostedWrite&) { return WriteFate::kHold; };
+  world.fabric().hold_fences = true;
+  receive(d(), name_room(1), {1, 2, 3});
+  const std::uint64_t sender = p().open(name_room(1));
+  p().init_sender(sender, 3);
+  p().send(sender, {4, 5});
+  world.run_for(50);
+  p().abort(sender);
+  world.run_for(10);
+  p().send(sender, {6});
+  world.run_for(10);
+  EXPECT_EQ(p().pages_out().size(), 3U) << "writes read two of them";
+  world.fabric().on_write = nullptr;
+  world.fabric().release_held();
+  world.run_for(20);
+  EXPECT_TRUE(p().pages_out().empty());
+  expect_rest();
+}
+
+TEST_F(RoleEvents, MorePagesThanAnnouncedFailTheRoom) {
+  engines();
+  receive(d(), name_room(1), {1, 2});
+  const std::uint64_t sender = p().open(name_room(1));
+  p().init_sender(sender, 2);
+  p().send(sender, {4, 5, 6});
+  world.run_for(50);
+  expect_failed(p(), sender, FailureCode::kInvalidArgument);
+  EXPECT_NE(p().cause(sender).find("given 3 pages, init() announced 2"), std::string::npos);
+  expect_rest();
+}
+
+// Who asks for a peer that was given up hears the reason at once.
+TEST_F(RoleEvents, ARoomForARefusedPeerFailsAtOnce) {
+  engines();
+  d().receive(PairsWanted{{p().row()}});
+  world.run_for(100);
+  for (int i = 0; i < 3; ++i) {
+    d().receive(LinkDown{PeerId(1), LinkDown::Why::kWrongKey});
+  }
+  world.run_for(0);
+  const std::uint64_t receiver = receive(d(), name_room(1), {1});
+  world.run_for(5);
+  expect_failed(d(), receiver, FailureCode::kPeerRestarted);
+  EXPECT_EQ(d().cell(receiver).released.size(), 1U);
 }
 
 TEST_F(RoleEvents, NamingThePrefillOfAnEndedRoomAsksNobody) {

@@ -65,8 +65,9 @@ TEST_F(EndedSession, IsNeverResumed) {
   const RoomPair pair = reach(Stage::kWriting);
   const SessionEpoch first = epoch_of(d());
   world.links().on_frame = [](const FrameOnLink& frame) {
-    return frame.carries<wire::Hello>() || frame.carries<wire::SessionEnded>() ? FrameFate::kDrop
-                                                                              : FrameFate::kDeliver;
+    return frame.carries<wire::Hello>() || frame.carries<wire::SessionEnded>()
+               ? FrameFate::kDrop
+               : FrameFate::kDeliver;
   };
   end_at(d());
   world.run_for(1);
@@ -152,8 +153,8 @@ TEST_F(EndedSession, AStrangersFrameInItIsForeign) {
   world.run_for(20);
   wire::Frame frame;
   frame.session = d(0).snapshot().peers.at(0).epoch;
-  frame.messages.emplace_back(wire::Failed{
-      name_room(2).room, name_room(2).binding, d(0).cell(receiver).attempt, Failure{}});
+  frame.messages.emplace_back(wire::Failed{name_room(2).room, name_room(2).binding,
+                                           d(0).cell(receiver).attempt, Failure{}});
   d(0).receive(FrameArrived{d(1).key(), std::move(frame)});
   world.run_for(5);
   EXPECT_EQ(d(0).counter("foreign_messages"), 1U);
