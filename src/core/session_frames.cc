@@ -47,8 +47,8 @@ void SessionTable::handle_frame(FrameArrived& event, Instant now, ActionSink& si
 void SessionTable::handle_session_frame(Peer& peer, wire::Frame& frame, Instant now,
                                         ActionSink& sink) {
   if (!peer.session->live) {
-    // Decode: prefill speaks in the session, so it has had our confirmation. (Prefill's sessions live
-    // from their first moment on.)
+    // Decode: prefill speaks in the session, so it has had our confirmation. (Prefill's sessions
+    // live from their first moment on.)
     go_live(peer, now);
   }
   Session& session = *peer.session;
