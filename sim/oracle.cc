@@ -497,8 +497,11 @@ void Oracle::terminal_published(Node& node, std::uint64_t owner) {
 // S6: a room's deadline is its own state's, never one that was set for an earlier state.
 void Oracle::check_deadline(Node& node, std::uint64_t owner) {
   const auto since = status_since_.find({&node, owner});
-  if (since == status_since_.end()) {
-    return;
+  const auto namesakes = senders_by_key_.find({&node, node.cell(owner).key});
+  const bool inherits = node.place().role == Role::kPrefill && namesakes != senders_by_key_.end() &&
+                        namesakes->second.front() != owner;
+  if (since == status_since_.end() || inherits) {
+    return;  // A sender of a request that ended before gets that one's cause (rule 12).
   }
   const Options& options = world_.profile.options;
   const std::string& what = node.cell(owner).failure->what;

@@ -37,10 +37,13 @@ def save(path, state):
 
 def run_block(kvferry, first, seeds, result):
     """The exit status and the version that the simulator gave."""
+    result.parent.mkdir(parents=True, exist_ok=True)
     result.unlink(missing_ok=True)
-    code = subprocess.run([str(kvferry), "sim", "--from", str(first), "--seeds", str(seeds),
-                           "--json", str(result)], cwd=tree.ROOT, stdout=sys.stderr,
-                          check=False).returncode
+    # The tables of a block go to a file beside its result; what failed is told on stderr, too.
+    with open(result.with_suffix(".log"), "w", encoding="utf-8") as log:
+        code = subprocess.run([str(kvferry), "sim", "--from", str(first), "--seeds", str(seeds),
+                               "--json", str(result)], cwd=tree.ROOT, stdout=log,
+                              check=False).returncode
     try:
         answer = json.loads(result.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -99,7 +99,13 @@ class Guards {
  private:
   Guard missing_ = Guard::kNone;
 #else
+  // Answered at compile time even in builds that are not optimized, so that coverage counts no
+  // branch that the product does not have. (clang has no immediate calls through a member.)
+#ifdef __clang__
+  static constexpr bool has(Guard) { return true; }
+#else
   static consteval bool has(Guard) { return true; }
+#endif
 #endif
 };
 
