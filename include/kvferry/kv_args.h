@@ -25,6 +25,10 @@ enum class MemoryKind : std::uint8_t { kHost = 0, kDevice = 1 };
 // What a region holds. kKey and kValue regions have one item per page; kOther is for layouts whose
 // K and V are not apart (MLA); aux and state regions have one item per slot.
 enum class RegionKind : std::uint8_t { kKey = 0, kValue = 1, kOther = 2, kAux = 3, kState = 4 };
+// Whether such a region has one item per page.
+constexpr bool holds_pages(RegionKind kind) {
+  return kind != RegionKind::kAux && kind != RegionKind::kState;
+}
 
 std::string_view to_string(Role role);
 std::string_view to_string(DType dtype);

@@ -5,32 +5,16 @@
 #include <utility>
 
 #include "core/decode_protocol.h"
+#include "layout/kv_layout.h"
 #include "wire/codec.h"
 
 namespace kvferry::core {
 
 Status DecodeProtocol::check_metadata(const DecodeRoom& room) const {
   const MetadataGiven& given = *room.metadata;
-  const auto largest_page = std::ranges::max_element(given.pages);
-  for (const RegionShape& region : config_.self.layout.regions) {
-    if (region.kind == RegionKind::kAux) {
-      if (given.aux_slot >= static_cast<std::int64_t>(region.item_count)) {
-        return fail(FailureCode::kInvalidArgument,
-                    fmt::format("aux slot {} of {}", given.aux_slot, region.item_count));
-      }
-    } else if (region.kind == RegionKind::kState) {
-      for (const std::uint32_t slot : given.state_slots) {
-        if (slot >= region.item_count) {
-          return fail(FailureCode::kInvalidArgument,
-                      fmt::format("state slot {} of {}", slot, region.item_count));
-        }
-      }
-    } else if (largest_page != given.pages.end() && largest_page->value() >= region.item_count) {
-      return fail(FailureCode::kInvalidArgument,
-                  fmt::format("page {} of {}", largest_page->value(), region.item_count));
-    }
-  }
-  return {};
+  const auto outside = layout::find_outside(config_.self.layout.regions, given.pages,
+                                            given.aux_slot, given.state_slots);
+  return outside ? fail(FailureCode::kInvalidArgument, *outside) : Status{};
 }
 
 // Gives each writer its plan, its extent and a slot in its session.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/prefill_protocol.h"
+#include "layout/kv_layout.h"
 
 namespace kvferry::core {
 
@@ -185,35 +186,9 @@ Status PrefillProtocol::check_grant(const PrefillRoom& room, SessionEpoch epoch,
   if (room.initialized && grant.aux_slot >= 0 && room.aux_slot < 0) {
     return refuse(FailureCode::kAuxInvalid, "decode expects aux, the sender has no aux slot");
   }
-  return check_inside(grant, session->peer_self.layout.regions, peer);
-}
-
-// S8: every number of a grant names an item that the peer has registered.
-Status PrefillProtocol::check_inside(const wire::Grant& grant, std::span<const RegionShape> regions,
-                                     const std::string& peer) {
-  const auto refuse = [&](std::string_view what, std::int64_t number, std::uint32_t count) {
-    return fail(FailureCode::kOutsideGrant, fmt::format("granted {} {} of {}", what, number, count),
-                FailureWhere::kPeer, peer);
-  };
-  std::int64_t page = -1;
-  for (const PageIndex each : grant.pages) {
-    page = std::max<std::int64_t>(page, each.value());
-  }
-  std::int64_t state = -1;
-  for (const std::uint32_t each : grant.state_slots) {
-    state = std::max<std::int64_t>(state, each);
-  }
-  for (const RegionShape& region : regions) {
-    const auto count = static_cast<std::int64_t>(region.item_count);
-    if (region.kind == RegionKind::kAux && grant.aux_slot >= count) {
-      return refuse("aux slot", grant.aux_slot, region.item_count);
-    }
-    if (region.kind == RegionKind::kState && state >= count) {
-      return refuse("state slot", state, region.item_count);
-    }
-    if (region.kind != RegionKind::kAux && region.kind != RegionKind::kState && page >= count) {
-      return refuse("page", page, region.item_count);
-    }
+  if (const auto outside = layout::find_outside(session->peer_self.layout.regions, grant.pages,
+                                                grant.aux_slot, grant.state_slots)) {
+    return refuse(FailureCode::kOutsideGrant, "granted " + *outside);
   }
   return {};
 }

@@ -97,8 +97,6 @@ class PrefillProtocol final : public RoleProtocol {
   void handle(SessionEpoch epoch, wire::Grant& grant);
   void attach(PrefillRoom& room, SessionEpoch epoch, wire::Grant grant);
   Status check_grant(const PrefillRoom& room, SessionEpoch epoch, const wire::Grant& grant) const;
-  static Status check_inside(const wire::Grant& grant, std::span<const RegionShape> regions,
-                             const std::string& peer);
   void refuse_grant(SessionEpoch epoch, const wire::Grant& grant, const Failure& cause);
   void wait_for_sender(SessionEpoch epoch, wire::Grant grant);
   void adopt_unopened(PrefillRoom& room);

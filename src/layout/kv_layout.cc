@@ -309,4 +309,29 @@ std::optional<Mismatch> compare(const Numerics& local, const Numerics& peer) {
   return std::nullopt;
 }
 
+std::optional<std::string> find_outside(std::span<const RegionShape> regions,
+                                        std::span<const PageIndex> pages, std::int64_t aux_slot,
+                                        std::span<const std::uint32_t> state_slots) {
+  std::int64_t page = -1;
+  for (const PageIndex each : pages) {
+    page = std::max<std::int64_t>(page, each.value());
+  }
+  std::int64_t state = -1;
+  for (const std::uint32_t each : state_slots) {
+    state = std::max<std::int64_t>(state, each);
+  }
+  for (const RegionShape& region : regions) {
+    const bool is_aux = region.kind == RegionKind::kAux;
+    const std::int64_t number = holds_pages(region.kind) ? page : is_aux ? aux_slot : state;
+    if (number >= static_cast<std::int64_t>(region.item_count)) {
+      return fmt::format("{} {} of {}",
+                         holds_pages(region.kind) ? "page"
+                         : is_aux                 ? "aux slot"
+                                                  : "state slot",
+                         number, region.item_count);
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace kvferry::layout

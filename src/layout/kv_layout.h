@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/layout_shape.h"
+#include "kvferry/ids.h"
 #include "kvferry/kv_args.h"
 #include "kvferry/status.h"
 
@@ -33,5 +35,11 @@ Status check_shape(const LayoutShape& shape);
 // order, item bytes (scaled by the ranks' head slices), memory kind. Item counts may differ.
 std::optional<Mismatch> compare(const LayoutShape& local, const LayoutShape& peer);
 std::optional<Mismatch> compare(const Numerics& local, const Numerics& peer);
+
+// S8: "page 9 of 8", for the first region that lacks an item of these numbers, with the largest of
+// them; nullopt when every number names an item. aux_slot -1: none.
+std::optional<std::string> find_outside(std::span<const RegionShape> regions,
+                                        std::span<const PageIndex> pages, std::int64_t aux_slot,
+                                        std::span<const std::uint32_t> state_slots);
 
 }  // namespace kvferry::layout

@@ -29,7 +29,7 @@ constexpr std::uint32_t kTargetPage = 0;
 std::uint64_t page_bytes(const LayoutShape& shape) {
   std::uint64_t bytes = 0;
   for (const RegionShape& region : shape.regions) {
-    if (region.kind != RegionKind::kAux && region.kind != RegionKind::kState) {
+    if (holds_pages(region.kind)) {
       bytes += std::min(region.item_bytes, kMostCountedBytes + 1);
     }
   }
@@ -97,7 +97,7 @@ void run_writer(Input& input, const LayoutShape& source, const LayoutShape& targ
   for (const layout::ByteCopy& copy : copies) {
     const RegionShape& from = source.regions.at(copy.source_region.value());
     require(copy.source_offset + copy.length <= from.item_bytes * from.item_count ||
-                from.kind == RegionKind::kAux || from.kind == RegionKind::kState,
+                !holds_pages(from.kind),
             "a read stays within its region");
     add_to(tally, target, copy);
   }
@@ -129,7 +129,7 @@ void run_target(Input& input, const std::vector<LayoutShape>& sources, const Lay
   require(aux_writers == (dummy ? 0 : 1), "aux comes from exactly one writer");
   for (std::uint32_t region = 0; planned && !dummy && region < target.regions.size(); ++region) {
     const RegionKind kind = target.regions[region].kind;
-    if (kind == RegionKind::kAux || kind == RegionKind::kState) {
+    if (!holds_pages(kind)) {
       continue;
     }
     const auto& bytes = tally[{region, kTargetPage}];

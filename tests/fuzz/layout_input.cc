@@ -135,7 +135,7 @@ bool are_sound_regions(const LayoutShape& shape) {
       return false;
     }
     aux += region.kind == RegionKind::kAux ? 1 : 0;
-    if (region.kind == RegionKind::kAux || region.kind == RegionKind::kState) {
+    if (!holds_pages(region.kind)) {
       continue;
     }
     page_counts.insert(region.item_count);

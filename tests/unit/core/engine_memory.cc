@@ -64,7 +64,7 @@ template <typename Visit>
 void EngineMemory::for_each_byte(std::uint32_t page, Visit visit) {
   for (std::uint32_t region = 0; region < shape_.regions.size(); ++region) {
     const RegionKind kind = shape_.regions[region].kind;
-    if (kind == RegionKind::kAux || kind == RegionKind::kState) {
+    if (!holds_pages(kind)) {
       continue;
     }
     const std::span<std::byte> memory = item(RegionId(region), page);
