@@ -13,10 +13,6 @@ constexpr std::uint64_t kStateBytes = 8;
 constexpr std::int32_t kFirstToken = 11;
 constexpr std::uint32_t kVocabulary = 100;
 
-bool is_page_kind(RegionKind kind) {
-  return kind != RegionKind::kAux && kind != RegionKind::kState;
-}
-
 // Eight bytes of content at once: one for each of up to eight heads of one token.
 std::uint64_t content_word(const ContentKey& key, const RegionShape& region, std::uint32_t position,
                            std::uint32_t token) {
@@ -87,7 +83,7 @@ template <typename Visit>
 void EngineMemory::for_each_byte(std::uint32_t number, bool state, Visit visit) {
   for (std::uint32_t id = 0; id < shape_.regions.size(); ++id) {
     const RegionShape& region = shape_.regions[id];
-    if (state ? region.kind != RegionKind::kState : !is_page_kind(region.kind)) {
+    if (state ? region.kind != RegionKind::kState : !holds_pages(region.kind)) {
       continue;
     }
     const std::span<std::byte> memory = item(RegionId(id), number);

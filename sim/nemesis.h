@@ -22,6 +22,7 @@ class Nemesis {
   void heal();
   // After heal(): places and pairs that must work.
   bool is_healthy(std::uint32_t place) const;
+  // Both places, and the way between them.
   bool is_healthy_pair(std::uint32_t a, std::uint32_t b) const;
 
  private:

@@ -67,12 +67,11 @@ void Network::answer_dial(Node& from, PeerId peer, const PeerAddress& address,
     });
     return;
   }
+  dials_.erase(current);
   if (no_answer) {
-    dials_.erase(current);
     from.receive(core::LinkDown{peer, core::LinkDown::Why::kClosed});
     return;
   }
-  dials_.erase(current);
   world_.trace.line(LogLevel::kFull, world_.agenda.now(), "{} dials {}: {}", from.name(),
                     address.endpoint,
                     to == nullptr                     ? "refused"
@@ -360,11 +359,8 @@ void Network::replay(Flight flight) {
 
 // The first hellos of the run once more, to whoever can read them.
 void Network::replay_hellos() {
-  for (Flight flight : hellos_) {
-    if (!world_.profile.curve) {
-      flight.to_life = world_.place(flight.to).life;
-    }
-    deliver(flight);
+  for (const Flight& flight : hellos_) {
+    replay(flight);
   }
 }
 

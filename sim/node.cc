@@ -116,10 +116,7 @@ void Node::abort(std::uint64_t owner, FailureCode code) {
   if (is_terminal(cell.status) || !alive_) {
     return;
   }
-  cell.status = KvPoll::kFailed;
-  cell.failure = Failure{code, FailureWhere::kLocal, "the client went away", {}, 0};
-  cell.ended = world_.agenda.now();
-  cell.by_caller = true;
+  end_by_caller(cell, code, "the client went away");
   world_.trace.line(LogLevel::kBrief, world_.agenda.now(), "{} room {} aborted by its caller",
                     name_, cell.key.room.value());
   if (place_.role == Role::kPrefill) {
@@ -128,6 +125,14 @@ void Node::abort(std::uint64_t owner, FailureCode code) {
     receive(core::ReceiverAborted{core::ReceiverId(owner), *cell.failure});
   }
   world_.oracle.terminal_published(*this, owner);
+}
+
+// The caller wins the compare-and-swap; its event follows.
+void Node::end_by_caller(Cell& cell, FailureCode code, std::string_view what) {
+  cell.status = KvPoll::kFailed;
+  cell.failure = Failure{code, FailureWhere::kLocal, std::string(what), {}, 0};
+  cell.ended = world_.agenda.now();
+  cell.by_caller = true;
 }
 
 KvPoll Node::poll(std::uint64_t owner) {
@@ -143,11 +148,7 @@ void Node::clear(std::uint64_t owner) {
   }
   const bool unread = cell.status == KvPoll::kSuccess && !cell.read_success;
   if (!is_terminal(cell.status)) {
-    cell.status = KvPoll::kFailed;
-    cell.failure =
-        Failure{FailureCode::kAborted, FailureWhere::kLocal, "the caller cleared the room", {}, 0};
-    cell.ended = world_.agenda.now();
-    cell.by_caller = true;
+    end_by_caller(cell, FailureCode::kAborted, "the caller cleared the room");
     world_.oracle.terminal_published(*this, owner);
   }
   if (place_.role == Role::kPrefill) {
@@ -298,8 +299,7 @@ void Node::turn() {
 }
 
 bool Node::is_quarantine_full() const {
-  return protocol_->snapshot(local_now(), 0).quarantined_pages >=
-         world_.profile.options.quarantine_max_pages;
+  return brief().quarantined_pages >= world_.profile.options.quarantine_max_pages;
 }
 
 core::PeerRow Node::row() const {
@@ -307,6 +307,7 @@ core::PeerRow Node::row() const {
 }
 
 core::Snapshot Node::snapshot() const { return protocol_->snapshot(local_now(), 1'000); }
+core::Snapshot Node::brief() const { return protocol_->snapshot(local_now(), 0); }
 
 std::uint64_t Node::counter(std::string_view name) const {
   const auto found = counters_.find(name);
@@ -314,7 +315,7 @@ std::uint64_t Node::counter(std::string_view name) const {
 }
 
 bool Node::holds_session(SessionEpoch epoch) const {
-  const core::Snapshot view = snapshot();
+  const core::Snapshot view = brief();
   return std::ranges::any_of(view.peers, [&](const core::PeerView& known) {
     return known.epoch == epoch && known.state == "live";
   });
@@ -454,30 +455,6 @@ void Node::count(std::string_view counter, std::uint64_t by) {
 
 void Node::note(std::string_view text) {
   world_.trace.line(LogLevel::kFull, world_.agenda.now(), "{} notes: {}", name_, text);
-}
-
-// --- Environment ---
-
-void Node::fill_random(std::span<std::uint8_t> out) {
-  for (std::uint8_t& byte : out) {
-    byte = static_cast<std::uint8_t>(prng_.next());
-  }
-}
-
-// Not a hash for secrets: equal inputs give equal proofs, unequal ones practically never do.
-wire::Proof Node::hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) {
-  std::uint64_t mixed = 0xCBF29CE484222325ULL;
-  for (const auto part : {key, data}) {
-    for (const std::uint8_t byte : part) {
-      mixed = (mixed ^ byte) * 0x100000001B3ULL;
-    }
-  }
-  Prng spread(mixed);
-  wire::Proof proof;
-  for (std::uint8_t& byte : proof) {
-    byte = static_cast<std::uint8_t>(spread.next());
-  }
-  return proof;
 }
 
 }  // namespace kvferry::sim

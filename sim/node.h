@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/crypto.h"
 #include "base/prng.h"
 #include "core/protocol.h"
 #include "core/room_key.h"
@@ -85,6 +86,7 @@ class Node final : public core::ActionSink, public core::Environment {
   PeerAddress address() const { return {place_.endpoint, key_}; }
   core::PeerRow row() const;
   core::Snapshot snapshot() const;
+  core::Snapshot brief() const;  // without the rooms, which cost the most
   std::uint64_t counter(std::string_view name) const;
   // A long pause is just over and what came meanwhile has not reached the mailbox yet: no deadline
   // may be believed (rule 13).
@@ -115,8 +117,10 @@ class Node final : public core::ActionSink, public core::Environment {
   void note(std::string_view text) override;
   // Environment
   std::uint64_t random_u64() override { return prng_.next(); }
-  void fill_random(std::span<std::uint8_t> out) override;
-  wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override;
+  void fill_random(std::span<std::uint8_t> out) override { prng_.fill(out); }
+  wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override {
+    return hmac_sha256(key, data);
+  }
 
  private:
   // The process's own monotonic clock: skewed against the world's.
@@ -126,6 +130,7 @@ class Node final : public core::ActionSink, public core::Environment {
   void plan_timer();
   void turn();
   bool is_quarantine_full() const;
+  void end_by_caller(Cell& cell, FailureCode code, std::string_view what);
 
   World& world_;
   Place& place_;

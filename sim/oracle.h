@@ -14,11 +14,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/action.h"
-#include "core/page_ledger.h"
 #include "core/room_key.h"
 #include "layout/coverage.h"
 #include "sim/node.h"
@@ -57,7 +55,6 @@ class Oracle {
 
   // --- what a node's protocol ordered or was told (node.cc) ---
   void pages_given(Node& decode, std::uint64_t receiver, const core::MetadataGiven& metadata);
-  void source_given(Node& prefill, std::uint64_t sender, const std::vector<PageIndex>& pages);
   void attempt_named(Node& decode, std::uint64_t receiver, AttemptId attempt);
   void status_published(Node& node, std::uint64_t owner, KvPoll from, KvPoll to);
   // After the cell was taken; decode's Success compares every byte with its source (S4).
@@ -147,8 +144,25 @@ class Oracle {
   using Ticket = std::pair<SessionEpoch, TicketId>;
   using PartKey = std::pair<const Node*, std::uint64_t>;
 
-  template <typename Visit>
-  void for_each_owner(const Place& place, const core::GrantedPages& items, Visit visit);
+  // items: whatever lists pages, aux_slot and state_slots. Numbers that the place lacks are passed
+  // over.
+  template <typename Items, typename Visit>
+  void for_each_owner(const Place& place, const Items& items, Visit visit) {
+    Holdings& holdings = holdings_.at(place.index);
+    for (const PageIndex page : items.pages) {
+      if (page.value() < holdings.pages.size()) {
+        visit(holdings.pages[page.value()]);
+      }
+    }
+    if (items.aux_slot >= 0 && static_cast<std::size_t>(items.aux_slot) < holdings.aux.size()) {
+      visit(holdings.aux[static_cast<std::size_t>(items.aux_slot)]);
+    }
+    for (const std::uint32_t slot : items.state_slots) {
+      if (slot < holdings.state.size()) {
+        visit(holdings.state[slot]);
+      }
+    }
+  }
   WriterFacts& writer_of(const WriteName& name);
   void ticket_ended(const layout::WriteCompletion& completion);
   void ticket_landed(const Ticket& ticket);

@@ -100,11 +100,9 @@ class Simulation {
                                 o.heartbeat_timeout_ms + o.write_timeout_ms + o.retransmit_max_ms));
   }
 
-  std::vector<std::string> unfinished() const { return world_.workload.unfinished(); }
-
   void demand_an_end() {
     if (!run_until(longest_room(), [this] { return world_.workload.all_ended(); })) {
-      const std::vector<std::string> left = unfinished();
+      const std::vector<std::string> left = world_.workload.unfinished();
       world_.oracle.violate("L1", left.empty() ? "a room does not end" : left.front());
     }
   }
@@ -130,9 +128,7 @@ class Simulation {
   bool is_healthy_instance(std::uint32_t instance) {
     for (const Place* prefill : world_.prefill_places(instance)) {
       for (const Place* decode : world_.decode_places()) {
-        if (!world_.nemesis.is_healthy(prefill->index) ||
-            !world_.nemesis.is_healthy(decode->index) ||
-            !world_.nemesis.is_healthy_pair(prefill->index, decode->index)) {
+        if (!world_.nemesis.is_healthy_pair(prefill->index, decode->index)) {
           return false;
         }
       }
@@ -164,7 +160,7 @@ class Simulation {
       if (node == nullptr || !world_.nemesis.is_healthy(place->index)) {
         continue;
       }
-      for (const core::PeerView& peer : node->snapshot().peers) {
+      for (const core::PeerView& peer : node->brief().peers) {
         const Place* other = world_.place_at(peer.endpoint);
         if (peer.state == "live" && world_.nemesis.is_healthy_pair(place->index, other->index)) {
           live.emplace_back(place->index, peer.epoch);
@@ -192,8 +188,7 @@ class Simulation {
       for (const auto& prefill : world_.places()) {
         const std::uint32_t p = prefill->index;
         const std::uint32_t d = decode->index;
-        const bool both = prefill->role == Role::kPrefill && world_.nemesis.is_healthy(p) &&
-                          world_.nemesis.is_healthy(d) && world_.nemesis.is_healthy_pair(p, d);
+        const bool both = prefill->role == Role::kPrefill && world_.nemesis.is_healthy_pair(p, d);
         if (!both || !share_session(*world_.node_at(p), *world_.node_at(d))) {
           continue;
         }
@@ -212,7 +207,7 @@ class Simulation {
   }
 
   static bool share_session(const Node& a, const Node& b) {
-    return std::ranges::any_of(a.snapshot().peers, [&](const core::PeerView& peer) {
+    return std::ranges::any_of(a.brief().peers, [&](const core::PeerView& peer) {
       return peer.state == "live" && b.holds_session(peer.epoch);
     });
   }
@@ -220,7 +215,7 @@ class Simulation {
   bool has_quarantine() {
     return std::ranges::any_of(world_.decode_places(), [this](const Place* place) {
       const Node* node = world_.node_at(place->index);
-      return node != nullptr && node->is_running() && node->snapshot().quarantined_pages > 0;
+      return node != nullptr && node->is_running() && node->brief().quarantined_pages > 0;
     });
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace kvferry {
 
@@ -19,6 +20,12 @@ class Prng {
   }
   // Uniform in [0, bound); bound > 0.
   constexpr std::uint64_t below(std::uint64_t bound) { return next() % bound; }
+  // One draw for each byte.
+  constexpr void fill(std::span<std::uint8_t> out) {
+    for (std::uint8_t& byte : out) {
+      byte = static_cast<std::uint8_t>(next());
+    }
+  }
   // A generator whose draws do not depend on how often this one is used afterwards.
   constexpr Prng fork() { return Prng(next()); }
 

@@ -304,28 +304,4 @@ Status RoomNode::inspect_aux(std::uint32_t aux_slot, RoomId, Binding) {
                            : Status{};
 }
 
-// --- Environment ---
-
-void RoomNode::fill_random(std::span<std::uint8_t> out) {
-  for (std::uint8_t& byte : out) {
-    byte = static_cast<std::uint8_t>(prng_.next());
-  }
-}
-
-// Not a hash for secrets; unequal inputs practically never give equal proofs.
-wire::Proof RoomNode::hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) {
-  std::uint64_t mixed = 0xCBF29CE484222325ULL;
-  for (const auto part : {key, data}) {
-    for (const std::uint8_t byte : part) {
-      mixed = (mixed ^ byte) * 0x100000001B3ULL;
-    }
-  }
-  Prng spread(mixed);
-  wire::Proof proof;
-  for (std::uint8_t& byte : proof) {
-    byte = static_cast<std::uint8_t>(spread.next());
-  }
-  return proof;
-}
-
 }  // namespace kvferry::fuzz

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/crypto.h"
 #include "base/prng.h"
 #include "core/protocol.h"
 
@@ -87,8 +88,10 @@ class RoomNode final : public core::ActionSink, public core::Environment {
 
   // --- Environment ---
   std::uint64_t random_u64() override { return prng_.next(); }
-  void fill_random(std::span<std::uint8_t> out) override;
-  wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override;
+  void fill_random(std::span<std::uint8_t> out) override { prng_.fill(out); }
+  wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override {
+    return hmac_sha256(key, data);
+  }
 
  private:
   struct Cell {

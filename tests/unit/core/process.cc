@@ -319,26 +319,4 @@ void Process::count(std::string_view counter, std::uint64_t by) {
 
 void Process::note(std::string_view text) { world_.note("{} notes: {}", name_, text); }
 
-void Process::fill_random(std::span<std::uint8_t> out) {
-  for (std::uint8_t& byte : out) {
-    byte = static_cast<std::uint8_t>(prng_.next());
-  }
-}
-
-// Not a hash for secrets; equal inputs give equal proofs and unequal ones practically never do.
-wire::Proof Process::hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) {
-  std::uint64_t mixed = 0xCBF29CE484222325ULL;
-  for (const auto part : {key, data}) {
-    for (const std::uint8_t byte : part) {
-      mixed = (mixed ^ byte) * 0x100000001B3ULL;
-    }
-  }
-  Prng spread(mixed);
-  wire::Proof proof;
-  for (std::uint8_t& byte : proof) {
-    byte = static_cast<std::uint8_t>(spread.next());
-  }
-  return proof;
-}
-
 }  // namespace kvferry::core::fake

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/crypto.h"
 #include "base/prng.h"
 #include "core/protocol.h"
 #include "engine_memory.h"
@@ -129,8 +130,10 @@ class Process final : public ActionSink, public Environment {
   void note(std::string_view text) override;
   // Environment
   std::uint64_t random_u64() override { return prng_.next(); }
-  void fill_random(std::span<std::uint8_t> out) override;
-  wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override;
+  void fill_random(std::span<std::uint8_t> out) override { prng_.fill(out); }
+  wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override {
+    return hmac_sha256(key, data);
+  }
 
  private:
   std::vector<ResolvePrefill> unanswered_;

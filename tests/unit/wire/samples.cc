@@ -41,9 +41,7 @@ std::string text(Prng& prng) {
 template <std::size_t size>
 std::array<std::uint8_t, size> bytes(Prng& prng) {
   std::array<std::uint8_t, size> array{};
-  for (std::uint8_t& byte : array) {
-    byte = static_cast<std::uint8_t>(prng.next());
-  }
+  prng.fill(array);
   return array;
 }
 
