@@ -124,6 +124,7 @@ void DecodeProtocol::on(PrefillResolved& event) {
 
 void DecodeProtocol::on(PairsWanted& event) {
   std::vector<PeerAddress> addresses;
+  addresses.reserve(event.rows.size());
   for (const PeerRow& row : event.rows) {
     addresses.push_back(row.address);
   }
@@ -175,6 +176,7 @@ void DecodeProtocol::on(ReceiverCleared& event) {
 void DecodeProtocol::on(StopRequested& event) {
   stopping_ = event.cause;
   std::vector<ReceiverId> live;
+  live.reserve(open_.size());
   for (const auto& [key, receiver] : open_) {
     live.push_back(receiver);
   }
@@ -380,6 +382,7 @@ void DecodeProtocol::session_started(const SessionStarted& started) {
                      std::min(options_.max_grant_slots, session->peer_self.limits.max_grant_slots),
                      guards_);
   std::vector<ReceiverId> waiting;
+  waiting.reserve(open_.size());
   for (const auto& [key, receiver] : open_) {
     waiting.push_back(receiver);
   }
@@ -413,6 +416,7 @@ void DecodeProtocol::session_over(const SessionOver& over) {
 
 void DecodeProtocol::peer_refused(const PeerRefused& refused) {
   std::vector<ReceiverId> waiting;
+  waiting.reserve(open_.size());
   for (const auto& [key, receiver] : open_) {
     const DecodeRoom* room = find(receiver);
     if (std::ranges::find(room->interests, refused.peer) != room->interests.end()) {
