@@ -43,6 +43,7 @@ PUBLIC = {
     "kv_args.h": VALUES,
     "kv_poll.h": VALUES,
     "ids.h": VALUES,
+    "shared_pool.h": VALUES,
     "kv_manager.h": OBJECTS,
     "kv_sender.h": OBJECTS,
     "kv_receiver.h": OBJECTS,

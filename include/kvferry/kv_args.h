@@ -45,6 +45,11 @@ struct Region {
   std::uint64_t item_bytes = 0;  // bytes of one page (or slot) in this region
   std::uint32_t item_count = 0;  // pages (or slots)
   MemoryKind memory = MemoryKind::kHost;
+  // The memfd that base is mapped from, and where in it base lies (shared_pool.h makes one). It is
+  // sealed against shrinking and new writable maps, and open until KvManager is destroyed. -1 for
+  // other memory, which the shm transport can only read where the host allows process_vm_readv.
+  int memory_fd = -1;
+  std::uint64_t memory_fd_offset = 0;
 };
 
 // This process's place in its engine. tp splits heads, pp splits layers, dp is a whole replica.
