@@ -1,5 +1,5 @@
 // The source side of every kind: per session a queue, lanes, frames under way, and what their
-// tickets' owner has been told. The model of data_plane/tcp/source_session.h.
+// tickets' owner has been told. The model of data_plane/lanes/source_session.h.
 #pragma once
 
 #include <array>

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "data_plane/tcp/tcp_transport.h"
+#include "data_plane/lane_transport.h"
 
 namespace kvferry::data_plane {
 
@@ -11,7 +11,7 @@ std::vector<std::string_view> transport_names() { return {"tcp"}; }
 Result<std::unique_ptr<Transport>> make_transport(std::string_view name,
                                                   const TransportConfig& config,
                                                   CompletionSink& sink) {
-  if (name == "tcp") return tcp::make_tcp_transport(config, sink);
+  if (name == "tcp") return make_lane_transport(LaneChoice::kTcp, config, sink);
   std::string known;
   for (const std::string_view other : transport_names()) {
     known += (known.empty() ? "" : ", ") + std::string(other);

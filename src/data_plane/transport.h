@@ -78,6 +78,11 @@ struct TransportConfig {
   std::uint32_t lane_heartbeat_ms = 250;
   std::uint32_t lane_timeout_ms = 3'000;
   std::uint32_t max_lane_strangers = 256;  // decode: connections that have not proved themselves
+  // shm: the folder of the target's socket, which both processes must see; empty: the user's
+  // runtime folder.
+  std::string shm_folder;
+  std::uint32_t shm_lanes = 1;             // prefill: rings per session
+  std::uint32_t shm_ring_entries = 1'024;  // prefill: writes under way per ring, a power of two
 };
 
 // Both ends of one session, opened by each side when the hello has completed.
@@ -105,6 +110,13 @@ struct TransportProperties {
   bool moves_device_memory = false;
 };
 
+// How a session's bytes travel, for people: the path in use, and why not one that was preferred.
+struct PathReport {
+  SessionEpoch session;
+  std::string path;  // for example "shm"
+  std::string why;   // empty when the preferred path is in use
+};
+
 // Counts from the transport's start; exported as <name>_total.
 struct TransportCounter {
   std::string_view name;  // a literal
@@ -118,6 +130,8 @@ class Transport {
   virtual TransportProperties properties() const = 0;
   // From any thread, also after stop().
   virtual std::vector<TransportCounter> counters() const { return {}; }
+  // From any thread; of each open session that has a choice.
+  virtual std::vector<PathReport> paths() const { return {}; }
   // Goes into the hello: how this side is reached.
   virtual std::vector<std::uint8_t> local_blob() const = 0;
 

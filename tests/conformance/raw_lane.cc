@@ -19,15 +19,15 @@ bool wait_ready(int fd, short events) {
 
 }  // namespace
 
-std::optional<RawLane> RawLane::connect(const tcp::TargetBlob& target) {
+std::optional<RawLane> RawLane::connect(const TargetBlob& target) {
   auto fd = tcp::start_connect(target.host, target.port);
   if (!fd || !wait_ready(fd->get(), POLLOUT)) return std::nullopt;
   if (!tcp::connect_error(fd->get()).empty()) return std::nullopt;
   RawLane lane;
   lane.fd_ = std::move(*fd);
-  std::array<std::uint8_t, tcp::kChallengeBytes> challenge{};
+  std::array<std::uint8_t, kChallengeBytes> challenge{};
   if (!lane.receive(challenge)) return std::nullopt;
-  const auto nonce = tcp::parse_challenge(challenge);
+  const auto nonce = parse_challenge(challenge);
   if (!nonce) return std::nullopt;
   lane.target_nonce_ = *nonce;
   return lane;
@@ -35,17 +35,17 @@ std::optional<RawLane> RawLane::connect(const tcp::TargetBlob& target) {
 
 bool RawLane::authenticate(std::span<const std::uint8_t, 32> secret, SessionEpoch epoch,
                            std::uint32_t serial) {
-  tcp::LaneResponse response;
+  LaneResponse response;
   response.epoch = epoch;
   response.serial = serial;
   fill_random(response.nonce);
   response.proof =
-      tcp::lane_proof(secret, tcp::Prover::kSource, target_nonce_, response.nonce, epoch, serial);
-  std::array<std::uint8_t, tcp::kWelcomeBytes> welcome{};
-  if (!send(tcp::encode_response(response)) || !receive(welcome)) return false;
-  const auto proof = tcp::parse_welcome(welcome);
-  return proof && *proof == tcp::lane_proof(secret, tcp::Prover::kTarget, target_nonce_,
-                                            response.nonce, epoch, serial);
+      lane_proof(secret, Prover::kSource, target_nonce_, response.nonce, epoch, serial);
+  std::array<std::uint8_t, kWelcomeBytes> welcome{};
+  if (!send(encode_response(response)) || !receive(welcome)) return false;
+  const auto proof = parse_welcome(welcome);
+  return proof && *proof == lane_proof(secret, Prover::kTarget, target_nonce_, response.nonce,
+                                       epoch, serial);
 }
 
 bool RawLane::send(std::span<const std::uint8_t> bytes) {
@@ -78,25 +78,25 @@ bool RawLane::receive(std::span<std::uint8_t> bytes) {
 
 std::vector<std::uint8_t> RawLane::frame(std::span<const layout::Write> writes,
                                          std::uint64_t sequence, std::uint8_t fill) {
-  tcp::FrameHeader header;
-  header.type = tcp::FrameType::kData;
+  FrameHeader header;
+  header.type = FrameType::kData;
   header.count = static_cast<std::uint16_t>(writes.size());
   header.slot = writes.front().slot.value();
   header.generation = writes.front().generation.value();
   header.sequence = sequence;
   for (const layout::Write& write : writes) header.payload_bytes += write.length;
   std::vector<std::uint8_t> bytes;
-  tcp::append_header(bytes, header);
-  for (const layout::Write& write : writes) tcp::append_descriptor(bytes, write);
+  append_header(bytes, header);
+  for (const layout::Write& write : writes) append_descriptor(bytes, write);
   bytes.insert(bytes.end(), header.payload_bytes, fill);
-  tcp::append_trailer(bytes, tcp::Trailer::kValid);
+  append_trailer(bytes, Trailer::kValid);
   return bytes;
 }
 
 std::optional<RawLane::Answer> RawLane::any_answer() {
-  std::array<std::uint8_t, tcp::kHeaderBytes> bytes{};
+  std::array<std::uint8_t, kHeaderBytes> bytes{};
   if (!receive(bytes)) return std::nullopt;
-  const auto header = tcp::parse_header(bytes);
+  const auto header = parse_header(bytes);
   if (!header) return std::nullopt;
   Answer answer;
   answer.header = *header;
@@ -111,7 +111,7 @@ std::optional<RawLane::Answer> RawLane::any_answer() {
 std::optional<RawLane::Answer> RawLane::answer() {
   for (;;) {
     auto answer = any_answer();
-    if (!answer || answer->header.type != tcp::FrameType::kHeartbeat) return answer;
+    if (!answer || answer->header.type != FrameType::kHeartbeat) return answer;
   }
 }
 
@@ -119,7 +119,7 @@ bool RawLane::wait_heartbeat() {
   for (;;) {
     const auto answer = any_answer();
     if (!answer) return false;
-    if (answer->header.type == tcp::FrameType::kHeartbeat) return true;
+    if (answer->header.type == FrameType::kHeartbeat) return true;
   }
 }
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "data_plane/lanes/frame.h"
 #include "data_plane/receive_gate.h"
-#include "data_plane/tcp/frame.h"
 #include "data_plane/tcp/socket.h"
 
 namespace kvferry::data_plane {
@@ -16,12 +16,12 @@ namespace kvferry::data_plane {
 class RawLane {
  public:
   struct Answer {
-    tcp::FrameHeader header;
+    FrameHeader header;
     std::vector<WriteResult> results;
   };
 
   // Connects and reads the challenge; nothing when that fails within patience.
-  static std::optional<RawLane> connect(const tcp::TargetBlob& target);
+  static std::optional<RawLane> connect(const TargetBlob& target);
   // Whether the target welcomed this lane, with the right proof.
   bool authenticate(std::span<const std::uint8_t, 32> secret, SessionEpoch epoch,
                     std::uint32_t serial);
@@ -42,8 +42,8 @@ class RawLane {
   bool receive(std::span<std::uint8_t> bytes);
   std::optional<Answer> any_answer();
 
-  tcp::Fd fd_;
-  tcp::Nonce target_nonce_{};
+  Fd fd_;
+  Nonce target_nonce_{};
 };
 
 }  // namespace kvferry::data_plane

@@ -75,8 +75,7 @@ void Relay::freeze(bool frozen) {
 
 void Relay::accept_one() {
   auto link = std::make_unique<Link>();
-  link->source =
-      tcp::Fd(::accept4(listener_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  link->source = Fd(::accept4(listener_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   auto target = tcp::start_connect(target_host_, target_port_);
   if (!link->source.is_open() || !target) return;
   link->target = std::move(*target);

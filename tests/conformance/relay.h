@@ -28,8 +28,8 @@ class Relay {
 
  private:
   struct Link {
-    tcp::Fd source;
-    tcp::Fd target;
+    Fd source;
+    Fd target;
     std::vector<std::uint8_t> to_target;
     std::vector<std::uint8_t> to_source;
     bool is_broken = false;
@@ -44,7 +44,7 @@ class Relay {
   const std::string target_host_;
   const std::uint16_t target_port_;
   tcp::Listener listener_;
-  tcp::Fd wake_;
+  Fd wake_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Link>> links_;
   bool cut_now_ = false;

@@ -87,8 +87,8 @@ Rig::~Rig() {
   target_->stop();
 }
 
-tcp::TargetBlob Rig::target_address() const {
-  return tcp::parse_blob(target_->local_blob()).value_or(tcp::TargetBlob());
+TargetBlob Rig::target_address() const {
+  return parse_blob(target_->local_blob()).value_or(TargetBlob());
 }
 
 SessionLink Rig::link(std::uint64_t session, Role role) const {
@@ -99,10 +99,10 @@ SessionLink Rig::link(std::uint64_t session, Role role) const {
   std::copy(known.begin(), known.end(), link.secret.begin());
   link.peer_blob = role == Role::kPrefill ? target_->local_blob() : source_->local_blob();
   if (role == Role::kPrefill && relay_) {
-    tcp::TargetBlob blob = target_address();
+    TargetBlob blob = target_address();
     blob.host = "127.0.0.1";
     blob.port = relay_->port();
-    link.peer_blob = tcp::encode_blob(blob);
+    link.peer_blob = encode_blob(blob);
   }
   // The source is told of more and larger regions than there are, so that it is the target that has
   // to refuse what lies outside.

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "data_plane/lanes/frame.h"
 #include "data_plane/memory/memory_fabric.h"
-#include "data_plane/tcp/frame.h"
 #include "data_plane/transport.h"
 #include "recording_sink.h"
 #include "relay.h"
@@ -78,7 +78,7 @@ class Rig {
   MemoryFabric& fabric() { return *fabric_; }
   Relay& relay() { return *relay_; }
   const Shape& shape() const { return case_.shape; }
-  tcp::TargetBlob target_address() const;
+  TargetBlob target_address() const;
 
   void open(std::uint64_t session);
   void close(std::uint64_t session);

@@ -168,8 +168,8 @@ TEST_F(TcpLane, AVoidFrameIsTorn) {
   rig_.grant(1, kSession, 0, 1, {0});
   const Write write = rig_.write(0, 1, 0, 0);
   auto bytes = RawLane::frame(std::span(&write, 1), 1, 0);
-  bytes.resize(bytes.size() - tcp::kTrailerBytes);
-  tcp::append_trailer(bytes, tcp::Trailer::kVoid);
+  bytes.resize(bytes.size() - kTrailerBytes);
+  append_trailer(bytes, Trailer::kVoid);
   RawLane lane = raw();
   ASSERT_TRUE(lane.send(bytes));
   const auto answer = lane.answer();
@@ -204,29 +204,29 @@ TEST_F(TcpLane, GarbageClosesItsLaneWithTheReasonAndNoOther) {
   std::vector<std::vector<std::uint8_t>> garbage;
   garbage.emplace_back(200, std::uint8_t{0xA5});
   Write write = rig_.write(0, 1, 0, 0);
-  tcp::FrameHeader header;
-  header.type = tcp::FrameType::kData;
+  FrameHeader header;
+  header.type = FrameType::kData;
   header.count = 0xFFFF;
-  tcp::append_header(garbage.emplace_back(), header);
+  append_header(garbage.emplace_back(), header);
   header.count = 1;
   header.payload_bytes = ~0ULL;
-  tcp::append_header(garbage.emplace_back(), header);
+  append_header(garbage.emplace_back(), header);
   header.count = 2;
   header.payload_bytes = 100;
-  tcp::append_header(garbage.emplace_back(), header);
+  append_header(garbage.emplace_back(), header);
   write.length = ~0ULL - 50;  // the sum of the two lengths wraps to 100
-  tcp::append_descriptor(garbage.back(), write);
+  append_descriptor(garbage.back(), write);
   write.length = 151;
-  tcp::append_descriptor(garbage.back(), write);
-  header.type = tcp::FrameType::kAck;
-  tcp::append_header(garbage.emplace_back(), header);
-  header.type = tcp::FrameType::kResolve;
+  append_descriptor(garbage.back(), write);
+  header.type = FrameType::kAck;
+  append_header(garbage.emplace_back(), header);
+  header.type = FrameType::kResolve;
   header.count = 60'000;
-  tcp::append_header(garbage.emplace_back(), header);
+  append_header(garbage.emplace_back(), header);
   write = rig_.write(0, 1, 0, 0);
   write.length = 100;
   garbage.push_back(RawLane::frame(std::span(&write, 1), 1, 0xAB));
-  garbage.back()[garbage.back().size() - tcp::kTrailerBytes] ^= 1;
+  garbage.back()[garbage.back().size() - kTrailerBytes] ^= 1;
 
   for (std::size_t i = 0; i < garbage.size(); ++i) {
     RawLane lane = raw(kRawSerial + static_cast<std::uint32_t>(i));
@@ -335,20 +335,20 @@ TEST_F(TcpLane, AskingHowALaneEndedEndsIt) {
   ASSERT_TRUE(lost.wait_heartbeat());
   ASSERT_TRUE(lost.wait_heartbeat());
   RawLane next = raw(kRawSerial + 1);
-  tcp::FrameHeader header;
-  header.type = tcp::FrameType::kResolve;
+  FrameHeader header;
+  header.type = FrameType::kResolve;
   header.count = 2;
   header.slot = kRawSerial;
   header.sequence = 77;
   std::vector<std::uint8_t> question;
-  tcp::append_header(question, header);
+  append_header(question, header);
   for (const Write& write : {begun, never}) {
-    tcp::append_resolve_entry(question, {write.ticket, write.slot, write.generation});
+    append_resolve_entry(question, {write.ticket, write.slot, write.generation});
   }
   ASSERT_TRUE(next.send(question));
   const auto answer = next.answer();
   ASSERT_TRUE(answer);
-  EXPECT_EQ(answer->header.type, tcp::FrameType::kResolved);
+  EXPECT_EQ(answer->header.type, FrameType::kResolved);
   EXPECT_EQ(answer->header.sequence, 77U);
   EXPECT_EQ(answer->results, (std::vector{WriteResult::kTorn, WriteResult::kRefused}));
   EXPECT_TRUE(lost.wait_closed()) << "what it still holds must not land after the answer";
@@ -358,59 +358,59 @@ TEST_F(TcpLane, AskingHowALaneEndedEndsIt) {
 class RawTarget {
  public:
   struct Frame {
-    tcp::FrameHeader header;
+    FrameHeader header;
     std::vector<IncomingWrite> writes;
     std::vector<std::uint8_t> payload;
-    tcp::Trailer trailer = tcp::Trailer::kVoid;
+    Trailer trailer = Trailer::kVoid;
   };
 
   RawTarget() : listener_(std::move(tcp::listen_on("127.0.0.1", 0).value())) {
     const int bytes = 64 << 10;
     ::setsockopt(listener_.fd.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
   }
-  tcp::TargetBlob blob() const { return {"127.0.0.1", listener_.port, 1U << 20, 128}; }
+  TargetBlob blob() const { return {"127.0.0.1", listener_.port, 1U << 20, 128}; }
 
   bool welcome(std::span<const std::uint8_t, 32> secret) {
     if (!readable(listener_.fd.get(), 30'000)) return false;
-    fd_ = tcp::Fd(::accept(listener_.fd.get(), nullptr, nullptr));
-    tcp::Nonce nonce{};
+    fd_ = Fd(::accept(listener_.fd.get(), nullptr, nullptr));
+    Nonce nonce{};
     fill_random(nonce);
-    std::array<std::uint8_t, tcp::kResponseBytes> bytes{};
-    if (!send(tcp::encode_challenge(nonce)) || !read(bytes)) return false;
-    const auto response = tcp::parse_response(bytes);
+    std::array<std::uint8_t, kResponseBytes> bytes{};
+    if (!send(encode_challenge(nonce)) || !read(bytes)) return false;
+    const auto response = parse_response(bytes);
     if (!response) return false;
-    return send(tcp::encode_welcome(tcp::lane_proof(
-        secret, tcp::Prover::kTarget, nonce, response->nonce, response->epoch, response->serial)));
+    return send(encode_welcome(lane_proof(secret, Prover::kTarget, nonce, response->nonce,
+                                          response->epoch, response->serial)));
   }
   bool readable(int timeout_ms) { return readable(fd_.get(), timeout_ms); }
   std::optional<Frame> read_frame() {
     Frame frame;
-    std::array<std::uint8_t, tcp::kHeaderBytes> head{};
+    std::array<std::uint8_t, kHeaderBytes> head{};
     if (!read(head)) return std::nullopt;
-    const auto header = tcp::parse_header(head);
+    const auto header = parse_header(head);
     if (!header) return std::nullopt;
     frame.header = *header;
-    if (header->type != tcp::FrameType::kData) return frame;
+    if (header->type != FrameType::kData) return frame;
     for (int i = 0; i < header->count; ++i) {
-      std::array<std::uint8_t, tcp::kDescriptorBytes> descriptor{};
+      std::array<std::uint8_t, kDescriptorBytes> descriptor{};
       if (!read(descriptor)) return std::nullopt;
-      frame.writes.push_back(tcp::parse_descriptor(descriptor));
+      frame.writes.push_back(parse_descriptor(descriptor));
     }
     frame.payload.resize(header->payload_bytes);
-    std::array<std::uint8_t, tcp::kTrailerBytes> tail{};
+    std::array<std::uint8_t, kTrailerBytes> tail{};
     if (!read(frame.payload) || !read(tail)) return std::nullopt;
-    const auto trailer = tcp::parse_trailer(tail);
+    const auto trailer = parse_trailer(tail);
     if (!trailer) return std::nullopt;
     frame.trailer = *trailer;
     return frame;
   }
   bool acknowledge(const Frame& frame, WriteResult result) {
-    tcp::FrameHeader header;
-    header.type = tcp::FrameType::kAck;
+    FrameHeader header;
+    header.type = FrameType::kAck;
     header.count = frame.header.count;
     header.sequence = frame.header.sequence;
     std::vector<std::uint8_t> bytes;
-    tcp::append_header(bytes, header);
+    append_header(bytes, header);
     bytes.insert(bytes.end(), frame.header.count, static_cast<std::uint8_t>(result));
     return send(bytes);
   }
@@ -435,7 +435,7 @@ class RawTarget {
   }
 
   tcp::Listener listener_;
-  tcp::Fd fd_;
+  Fd fd_;
 };
 
 // Gives a grant up while its source is filling a slow target's socket and reuses the pages at once.
@@ -456,7 +456,7 @@ void give_up_in_mid_way(bool& saw_zeros) {
   RawTarget target;
   SessionLink link;
   link.epoch = SessionEpoch(1);
-  link.peer_blob = tcp::encode_blob(target.blob());
+  link.peer_blob = encode_blob(target.blob());
   link.peer_item_bytes = {kLarge.item_bytes};
   ASSERT_TRUE(source->open_session(link));
   ASSERT_TRUE(target.welcome(link.secret));
@@ -483,11 +483,11 @@ void give_up_in_mid_way(bool& saw_zeros) {
     if (!target.readable(10)) continue;
     const auto frame = target.read_frame();
     ASSERT_TRUE(frame);
-    if (frame->header.type != tcp::FrameType::kData) continue;
+    if (frame->header.type != FrameType::kData) continue;
     const auto original = before.item(0, frame->writes.front().item);
     const bool is_original =
         std::memcmp(original.data(), frame->payload.data(), original.size()) == 0;
-    const bool is_valid = frame->trailer == tcp::Trailer::kValid;
+    const bool is_valid = frame->trailer == Trailer::kValid;
     EXPECT_TRUE(is_original || !is_valid) << "a valid frame with bytes of the page's next use";
     if (!is_valid) {
       ++voided;
@@ -522,7 +522,7 @@ class TcpBlackHole : public testing::Test {
     EXPECT_TRUE(source_->register_regions(pool_.regions()));
     SessionLink link;
     link.epoch = SessionEpoch(kSession);
-    link.peer_blob = tcp::encode_blob({"127.0.0.1", listener_.port, 1U << 20, 128});
+    link.peer_blob = encode_blob({"127.0.0.1", listener_.port, 1U << 20, 128});
     link.peer_item_bytes = {kSimple.item_bytes};
     EXPECT_TRUE(source_->open_session(link));
   }

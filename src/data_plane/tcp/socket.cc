@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <memory>
-#include <system_error>
 
 namespace kvferry::data_plane::tcp {
 namespace {
@@ -48,22 +47,6 @@ bool is_any_address(const sockaddr_storage& address) {
 }
 
 }  // namespace
-
-void Fd::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
-void Fd::abort() {
-  if (fd_ < 0) return;
-  const linger now{1, 0};
-  ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &now, sizeof now);
-  reset();
-}
-
-std::string errno_text(const char* call) {
-  return std::string(call) + ": " + std::generic_category().message(errno);
-}
 
 Result<Listener> listen_on(const std::string& host, std::uint16_t port) {
   auto list = look_up(host, port, AI_PASSIVE);

@@ -3,36 +3,11 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
+#include "data_plane/fd.h"
 #include "kvferry/status.h"
 
 namespace kvferry::data_plane::tcp {
-
-// Owns a file descriptor.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  ~Fd() { reset(); }
-
-  int get() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-  void reset();
-  // Closes with a reset: what the kernel still holds for the peer is thrown away, not sent.
-  void abort();
-
- private:
-  int fd_ = -1;
-};
 
 struct Listener {
   Fd fd;
@@ -50,6 +25,5 @@ Result<Fd> start_connect(const std::string& host, std::uint16_t port);
 // What became of a connect that was started, empty when it succeeded.
 std::string connect_error(int fd);
 void set_lane_options(int fd, std::uint32_t user_timeout_ms);
-std::string errno_text(const char* call);
 
 }  // namespace kvferry::data_plane::tcp

@@ -20,7 +20,7 @@
 #include "kvferry/ids.h"
 #include "layout/write.h"
 
-namespace kvferry::data_plane::tcp {
+namespace kvferry::data_plane {
 
 inline constexpr std::uint16_t kLaneVersion = 1;
 
@@ -97,14 +97,17 @@ Digest lane_proof(std::span<const std::uint8_t, 32> secret, Prover prover,
                   const Nonce& target_nonce, const Nonce& source_nonce, SessionEpoch epoch,
                   std::uint32_t serial);
 
-// What the target puts into the hello; limits are those of the frames that it accepts.
+// What the target puts into the hello; limits are those of the frames that it accepts. A side that
+// is not connected to has no address at all.
 struct TargetBlob {
-  std::string host;  // numeric IPv4 or IPv6; empty for a side that is not connected to
+  std::string host;  // numeric IPv4 or IPv6; empty without tcp
   std::uint16_t port = 0;
   std::uint32_t frame_bytes = 0;
   std::uint32_t frame_writes = 0;
+  std::string unix_path{};              // socket of the shm lanes; empty without shm
+  std::array<std::uint8_t, 16> boot{};  // of the host's kernel: equal means one host
 };
 std::vector<std::uint8_t> encode_blob(const TargetBlob& blob);
 std::optional<TargetBlob> parse_blob(std::span<const std::uint8_t> bytes);
 
-}  // namespace kvferry::data_plane::tcp
+}  // namespace kvferry::data_plane

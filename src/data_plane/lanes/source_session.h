@@ -13,33 +13,42 @@
 #include <unordered_map>
 #include <vector>
 
-#include "data_plane/tcp/lane_source.h"
+#include "data_plane/lanes/event_loop.h"
+#include "data_plane/lanes/source_lane.h"
 
-namespace kvferry::data_plane::tcp {
+namespace kvferry::data_plane {
 
 class SourceSession final : public LaneOwner, public std::enable_shared_from_this<SourceSession> {
  public:
+  // paths: at least one, most wanted first. The next is taken when one proves impossible.
   SourceSession(EventLoop& loop, CompletionSink& sink, const TransportConfig& config,
-                const SessionLink& link, const TargetBlob& target, std::span<const Region> regions,
-                std::atomic<std::uint64_t>& queued_writes_refused);
+                const SessionLink& link, const TargetBlob& target, std::vector<LanePath> paths,
+                std::span<const Region> regions, std::atomic<std::uint64_t>& queued_writes_refused);
 
   // From the driver; writes that are still queued are refused by a later give_up() on the loop.
   void mark_given_up(GrantSlot slot, Generation generation);
+  // From any thread: the path in use and why none of those before it.
+  PathReport path() const;
 
   // On the loop's thread.
   void start();
   void enqueue(std::span<const layout::Write> writes, Instant deadline);
   void give_up(GrantSlot slot, Generation generation);
   void tick(Instant now);
-  // All that is pending becomes unknown and, the sockets being closed, quiet.
+  // All that is pending becomes unknown and, as soon as no lane can carry its bytes, quiet.
   void close();
+  // After close(): whether everything has become quiet.
+  bool is_quiet() const { return closing_.empty(); }
 
   OutFramePtr next_frame() override;
   bool is_given_up(GrantSlot slot, Generation generation) override;
   const std::byte* source_address(const layout::Write& write) const override;
+  std::span<const Region> source_regions() const override { return regions_; }
   void on_lane_up(SourceLane& lane) override;
   void on_lane_lost(std::uint32_t serial, OutFramePtr untouched, std::vector<OutFramePtr> sent,
                     Failure cause) override;
+  void on_lane_impossible(SourceLane& lane, std::string reason) override;
+  void on_lane_quiet(SourceLane& lane) override;
   void on_answers(OutFramePtr frame, std::span<const std::uint8_t> results) override;
   bool on_resolved(std::uint64_t request, std::span<const std::uint8_t> results) override;
   void after_answers() override { pump_lanes(); }
@@ -56,6 +65,7 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
     std::uint32_t asked_on = 0;  // serial of the lane that carries the question; 0: none
   };
 
+  void start_path();
   bool is_acceptable(const layout::Write& write) const;
   void refuse_given_up();
   void pump_lanes();
@@ -82,9 +92,17 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
   std::mutex given_up_mutex_;
   std::unordered_map<GrantSlot, Generation> given_up_;  // the latest of each slot
 
+  mutable std::mutex path_mutex_;
+  PathReport path_;
+
   bool closed_ = false;
   std::uint32_t next_serial_ = 1;
+  const std::vector<LanePath> paths_;
+  std::size_t path_index_ = 0;
   std::vector<std::unique_ptr<SourceLane>> lanes_;
+  std::vector<std::unique_ptr<SourceLane>> retired_;  // of a former path
+  // Closed lanes that are not quiet yet, with the tickets that wait for it.
+  std::unordered_map<SourceLane*, std::vector<TicketId>> closing_;
   std::size_t first_lane_ = 0;
   Instant last_tick_{};
   Duration without_lane_{};  // since one was last up
@@ -100,4 +118,4 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
   std::vector<TicketId> quiet_;
 };
 
-}  // namespace kvferry::data_plane::tcp
+}  // namespace kvferry::data_plane

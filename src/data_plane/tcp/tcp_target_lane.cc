@@ -1,4 +1,4 @@
-#include "data_plane/tcp/lane_target.h"
+#include "data_plane/tcp/tcp_target_lane.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -18,27 +18,13 @@ constexpr std::size_t kMaxHeldAnswers = 64;
 
 }  // namespace
 
-TargetLane::TargetLane(EventLoop& loop, ReceiveGate::Reader& reader, TargetLaneOwner& owner,
-                       const TargetLimits& limits, std::shared_ptr<TargetSession> session,
-                       std::uint32_t serial, Fd fd, std::string peer)
-    : loop_(loop),
-      reader_(reader),
-      owner_(owner),
-      limits_(limits),
-      session_(std::move(session)),
-      serial_(serial),
-      peer_(std::move(peer)),
-      fd_(std::move(fd)) {
-  session_->lanes.fetch_add(1);
+TcpTargetLane::TcpTargetLane(TargetLaneParts&& parts) : TargetLane(std::move(parts)) {
   expect(Stage::kHeader, kHeaderBytes);
 }
 
-TargetLane::~TargetLane() {
-  close();
-  session_->lanes.fetch_sub(1);
-}
+TcpTargetLane::~TcpTargetLane() { close(); }
 
-void TargetLane::start(const Digest& proof) {
+void TcpTargetLane::start(const Digest& proof) {
   last_sent_ = loop_.now();
   last_received_ = loop_.now();
   interest_ = EPOLLIN;
@@ -47,14 +33,14 @@ void TargetLane::start(const Digest& proof) {
   flush();
 }
 
-void TargetLane::expect(Stage stage, std::size_t bytes) {
+void TcpTargetLane::expect(Stage stage, std::size_t bytes) {
   stage_ = stage;
   input_wanted_ = bytes;
   input_size_ = 0;
   if (input_.size() < bytes) input_.resize(bytes);
 }
 
-void TargetLane::on_ready(std::uint32_t epoll_events) {
+void TcpTargetLane::on_ready(std::uint32_t epoll_events) {
   if ((epoll_events & EPOLLOUT) != 0) flush();
   if (is_closed() || (epoll_events & ~static_cast<std::uint32_t>(EPOLLOUT)) == 0) return;
   for (int i = 0; i < kStepsPerTurn; ++i) {
@@ -66,7 +52,7 @@ void TargetLane::on_ready(std::uint32_t epoll_events) {
   flush();
 }
 
-TargetLane::Step TargetLane::read_step() {
+TcpTargetLane::Step TcpTargetLane::read_step() {
   if (stage_ == Stage::kPayload) return read_payload();
   const Step step = read_exactly(input_wanted_);
   if (step != Step::kMoved || input_size_ < input_wanted_) return step;
@@ -89,13 +75,13 @@ TargetLane::Step TargetLane::read_step() {
   return is_closed() ? Step::kLost : Step::kMoved;
 }
 
-TargetLane::Step TargetLane::read_exactly(std::size_t bytes) {
+TcpTargetLane::Step TcpTargetLane::read_exactly(std::size_t bytes) {
   const std::ptrdiff_t got = ::recv(fd_.get(), input_.data() + input_size_, bytes - input_size_, 0);
   if (got > 0) input_size_ += static_cast<std::size_t>(got);
   return after_read(got);
 }
 
-TargetLane::Step TargetLane::read_payload() {
+TcpTargetLane::Step TcpTargetLane::read_payload() {
   const std::ptrdiff_t got =
       frame_.move_part(reader_, [this](std::span<const iovec> parts) -> std::ptrdiff_t {
         return ::readv(fd_.get(), parts.data(), static_cast<int>(parts.size()));
@@ -105,7 +91,7 @@ TargetLane::Step TargetLane::read_payload() {
   return step;
 }
 
-TargetLane::Step TargetLane::after_read(std::ptrdiff_t got) {
+TcpTargetLane::Step TcpTargetLane::after_read(std::ptrdiff_t got) {
   if (got > 0) {
     last_received_ = loop_.now();
     return Step::kMoved;
@@ -119,7 +105,7 @@ TargetLane::Step TargetLane::after_read(std::ptrdiff_t got) {
   return Step::kLost;
 }
 
-bool TargetLane::on_header() {
+bool TcpTargetLane::on_header() {
   const auto header =
       parse_header(std::span<const std::uint8_t, kHeaderBytes>(input_.data(), kHeaderBytes));
   const char* complaint = nullptr;
@@ -155,7 +141,7 @@ bool TargetLane::on_header() {
   return true;
 }
 
-void TargetLane::on_descriptors() {
+void TcpTargetLane::on_descriptors() {
   writes_.clear();
   std::uint64_t total = 0;
   bool consistent = true;
@@ -181,7 +167,7 @@ void TargetLane::on_descriptors() {
   }
 }
 
-bool TargetLane::on_trailer() {
+bool TcpTargetLane::on_trailer() {
   const auto trailer =
       parse_trailer(std::span<const std::uint8_t, kTrailerBytes>(input_.data(), kTrailerBytes));
   if (!trailer) {
@@ -210,7 +196,7 @@ bool TargetLane::on_trailer() {
   return true;
 }
 
-void TargetLane::retry_held_answers() {
+void TcpTargetLane::retry_held_answers() {
   if (is_closed()) return;
   std::erase_if(held_, [this](const std::unique_ptr<HeldAnswer>& held) {
     if (!held->frame.answers(results_)) return false;
@@ -221,31 +207,21 @@ void TargetLane::retry_held_answers() {
   flush();
 }
 
-void TargetLane::on_entries() {
-  std::vector<ResolveEntry> entries;
-  entries.reserve(header_.count);
-  for (std::size_t i = 0; i < header_.count; ++i) {
-    entries.push_back(parse_resolve_entry(std::span<const std::uint8_t, kResolveEntryBytes>(
-        input_.data() + i * kResolveEntryBytes, kResolveEntryBytes)));
-  }
-  const std::uint64_t request = header_.sequence;
-  const std::uint32_t lost_serial = header_.slot;
+void TcpTargetLane::on_entries() {
+  const std::size_t bytes = std::size_t{header_.count} * kResolveEntryBytes;
+  // Before the lane can be lost, so that its state is whole.
   expect(Stage::kHeader, kHeaderBytes);
-  if (lost_serial == serial_) {
-    lose(FailureCode::kMalformed, "a lane asked how it ended itself", FailureWhere::kPeer);
-    return;
-  }
-  owner_.on_resolve(*this, lost_serial, request, std::move(entries));
+  ask_owner(header_.sequence, header_.slot, std::span(input_).first(bytes));
 }
 
-void TargetLane::answer_resolve(std::uint64_t request, std::span<const WriteResult> results) {
+void TcpTargetLane::answer_resolve(std::uint64_t request, std::span<const WriteResult> results) {
   if (is_closed()) return;
   answer(request, results, FrameType::kResolved);
   flush();
 }
 
-void TargetLane::answer(std::uint64_t sequence, std::span<const WriteResult> results,
-                        FrameType type) {
+void TcpTargetLane::answer(std::uint64_t sequence, std::span<const WriteResult> results,
+                           FrameType type) {
   FrameHeader header;
   header.type = type;
   header.count = static_cast<std::uint16_t>(results.size());
@@ -254,7 +230,7 @@ void TargetLane::answer(std::uint64_t sequence, std::span<const WriteResult> res
   for (const WriteResult result : results) output_.push_back(static_cast<std::uint8_t>(result));
 }
 
-void TargetLane::tick(Instant now) {
+void TcpTargetLane::tick(Instant now) {
   if (is_closed()) return;
   if (now - last_received_ >= limits_.timeout) {
     lose(FailureCode::kPeerLost, "the source was silent on this lane for lane_timeout_ms",
@@ -267,7 +243,7 @@ void TargetLane::tick(Instant now) {
   }
 }
 
-void TargetLane::flush() {
+void TcpTargetLane::flush() {
   while (!is_closed() && output_sent_ < output_.size()) {
     const ssize_t sent = ::send(fd_.get(), output_.data() + output_sent_,
                                 output_.size() - output_sent_, MSG_NOSIGNAL);
@@ -288,7 +264,7 @@ void TargetLane::flush() {
   update_interest();
 }
 
-void TargetLane::update_interest() {
+void TcpTargetLane::update_interest() {
   std::uint32_t wanted = 0;
   if (output_.size() - output_sent_ <= kMaxOutputBytes) wanted |= EPOLLIN;
   if (!output_.empty()) wanted |= EPOLLOUT;
@@ -297,7 +273,7 @@ void TargetLane::update_interest() {
   loop_.change(token_, fd_.get(), interest_);
 }
 
-void TargetLane::close() {
+void TcpTargetLane::close() {
   if (is_closed()) return;
   if (token_ != 0) loop_.remove(token_, fd_.get());
   fd_.abort();
@@ -305,13 +281,6 @@ void TargetLane::close() {
   frame_.abandon();
   session_->held_answers.fetch_sub(static_cast<std::uint32_t>(held_.size()));
   held_.clear();
-}
-
-void TargetLane::lose(FailureCode code, std::string what, FailureWhere where) {
-  if (is_closed()) return;
-  close();
-  owner_.on_claims_ended(*session_);
-  owner_.on_lane_lost(*this, Failure{code, where, std::move(what), peer_, -1});
 }
 
 }  // namespace kvferry::data_plane::tcp

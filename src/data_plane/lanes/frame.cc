@@ -1,8 +1,8 @@
-#include "data_plane/tcp/frame.h"
+#include "data_plane/lanes/frame.h"
 
 #include <cstring>
 
-namespace kvferry::data_plane::tcp {
+namespace kvferry::data_plane {
 namespace {
 
 constexpr std::uint32_t kFrameMagic = 0x3146'564B;      // "KVF1"
@@ -12,6 +12,7 @@ constexpr std::uint32_t kResponseMagic = 0x5246'564B;   // "KVFR"
 constexpr std::uint32_t kWelcomeMagic = 0x5746'564B;    // "KVFW"
 constexpr std::uint8_t kBlobVersion = 1;
 constexpr std::size_t kMaxHostBytes = 64;
+constexpr std::size_t kMaxPathBytes = 107;  // of a Unix socket
 
 template <typename T>
 void put(std::vector<std::uint8_t>& out, T value) {
@@ -212,25 +213,35 @@ std::vector<std::uint8_t> encode_blob(const TargetBlob& blob) {
   std::vector<std::uint8_t> out;
   put(out, kBlobVersion);
   put(out, static_cast<std::uint8_t>(blob.host.size()));
+  put(out, static_cast<std::uint8_t>(blob.unix_path.size()));
   put(out, blob.port);
   put(out, blob.frame_bytes);
   put(out, blob.frame_writes);
+  put_bytes(out, blob.boot);
   out.insert(out.end(), blob.host.begin(), blob.host.end());
+  out.insert(out.end(), blob.unix_path.begin(), blob.unix_path.end());
   return out;
 }
 
 std::optional<TargetBlob> parse_blob(std::span<const std::uint8_t> bytes) {
   Fields fields(bytes);
-  if (fields.left() < 12) return std::nullopt;
+  if (fields.left() < 29) return std::nullopt;
   if (fields.take<std::uint8_t>() != kBlobVersion) return std::nullopt;
   const std::size_t host_bytes = fields.take<std::uint8_t>();
+  const std::size_t path_bytes = fields.take<std::uint8_t>();
   TargetBlob blob;
   blob.port = fields.take<std::uint16_t>();
   blob.frame_bytes = fields.take<std::uint32_t>();
   blob.frame_writes = fields.take<std::uint32_t>();
-  if (host_bytes > kMaxHostBytes || fields.left() != host_bytes) return std::nullopt;
-  blob.host.assign(fields.rest().begin(), fields.rest().end());
+  blob.boot = fields.take_array<16>();
+  if (host_bytes > kMaxHostBytes || path_bytes > kMaxPathBytes ||
+      fields.left() != host_bytes + path_bytes) {
+    return std::nullopt;
+  }
+  const auto text = fields.rest();
+  blob.host.assign(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(host_bytes));
+  blob.unix_path.assign(text.begin() + static_cast<std::ptrdiff_t>(host_bytes), text.end());
   return blob;
 }
 
-}  // namespace kvferry::data_plane::tcp
+}  // namespace kvferry::data_plane

@@ -1,4 +1,4 @@
-#include "data_plane/tcp/event_loop.h"
+#include "data_plane/lanes/event_loop.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 
-namespace kvferry::data_plane::tcp {
+namespace kvferry::data_plane {
 namespace {
 
 constexpr EventLoop::Token kWakeToken = 0;
@@ -129,4 +129,4 @@ void EventLoop::run() {
   }
 }
 
-}  // namespace kvferry::data_plane::tcp
+}  // namespace kvferry::data_plane

@@ -1,5 +1,5 @@
-// The target side of the tcp transport: the listener, the doorway where connections prove
-// themselves, and the receiving threads with their lanes.
+// The target side of the lanes: the doors where connections arrive and prove themselves, and the
+// receiving threads with the lanes.
 //
 // Threads: the public methods are the driver's. Loop 0 also accepts and authenticates; a lane then
 // belongs to the loop that its serial number selects, so that every loop knows where to look for
@@ -15,11 +15,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "data_plane/lanes/lane_door.h"
+#include "data_plane/lanes/target_lane.h"
 #include "data_plane/receive_gate.h"
-#include "data_plane/tcp/lane_target.h"
-#include "data_plane/tcp/socket.h"
 
-namespace kvferry::data_plane::tcp {
+namespace kvferry::data_plane {
 
 // Facts that no session can be blamed for; from any thread.
 struct TargetCounters {
@@ -28,23 +28,22 @@ struct TargetCounters {
   std::atomic<std::uint64_t> strangers_rejected{0};  // not our protocol, or a wrong proof
 };
 
-class TcpTarget final : public EventLoop::Handler, public TargetLaneOwner {
+class LaneTarget final : public TargetLaneOwner {
  public:
-  TcpTarget(const TransportConfig& config, CompletionSink& sink, ReceiveGate& gate);
-  ~TcpTarget();  // as stop()
+  LaneTarget(const TransportConfig& config, CompletionSink& sink, ReceiveGate& gate);
+  ~LaneTarget();  // as stop()
 
-  Status listen();
-  void start();
+  void add_door(std::unique_ptr<LaneDoor> door);  // before start()
+  Status start();
   void set_largest_write(std::uint64_t bytes) { limits_.largest_write_bytes = bytes; }
-  const std::string& host() const { return listener_.host; }
-  std::uint16_t port() const { return listener_.port; }
+  // How its doors are found, and what frames it takes.
+  TargetBlob blob() const;
   const TargetCounters& counters() const { return counters_; }
 
   void open_session(const SessionLink& link, std::shared_ptr<SessionSlots> slots);
   void close_session(SessionEpoch epoch);
   void stop();
 
-  void on_ready(std::uint32_t epoll_events) override;  // the listener's
   void on_lane_lost(TargetLane& lane, Failure cause) override;
   void on_claims_ended(TargetSession& session) override;
   void on_resolve(TargetLane& lane, std::uint32_t lost_serial, std::uint64_t request,
@@ -59,10 +58,12 @@ class TcpTarget final : public EventLoop::Handler, public TargetLaneOwner {
     std::map<LaneKey, std::unique_ptr<TargetLane>> lanes;  // its loop's thread only
   };
   class Stranger;
+  class Porter;  // listens at a door
 
   std::size_t part_index(std::uint32_t serial) const { return serial % parts_.size(); }
   std::shared_ptr<TargetSession> find_session(SessionEpoch epoch);
-  void accept_all();
+  void accept_all(Porter& porter);
+  bool has_muted_door() const;
   bool judge(Stranger& stranger);
   void admit(Stranger& stranger, const LaneResponse& response,
              std::shared_ptr<TargetSession> session);
@@ -79,16 +80,14 @@ class TcpTarget final : public EventLoop::Handler, public TargetLaneOwner {
   ReceiveGate& gate_;
   TargetLimits limits_;
   TargetCounters counters_;
-  Listener listener_;
-  EventLoop::Token listener_token_ = 0;
   std::vector<std::unique_ptr<Part>> parts_;
 
   std::mutex sessions_mutex_;
   std::unordered_map<SessionEpoch, std::shared_ptr<TargetSession>> sessions_;
 
   // Loop 0 only.
+  std::vector<std::unique_ptr<Porter>> porters_;
   std::unordered_map<int, std::unique_ptr<Stranger>> strangers_;  // by descriptor
-  bool is_listener_muted_ = false;
 };
 
-}  // namespace kvferry::data_plane::tcp
+}  // namespace kvferry::data_plane

@@ -1,10 +1,10 @@
-#include "data_plane/tcp/source_session.h"
+#include "data_plane/lanes/source_session.h"
 
 #include <algorithm>
 
 #include "data_plane/receive_gate.h"
 
-namespace kvferry::data_plane::tcp {
+namespace kvferry::data_plane {
 namespace {
 
 constexpr std::size_t kMaxSpareFrames = 256;
@@ -13,7 +13,7 @@ constexpr std::size_t kMaxSpareFrames = 256;
 
 SourceSession::SourceSession(EventLoop& loop, CompletionSink& sink, const TransportConfig& config,
                              const SessionLink& link, const TargetBlob& target,
-                             std::span<const Region> regions,
+                             std::vector<LanePath> paths, std::span<const Region> regions,
                              std::atomic<std::uint64_t>& queued_writes_refused)
     : loop_(loop),
       sink_(sink),
@@ -21,22 +21,71 @@ SourceSession::SourceSession(EventLoop& loop, CompletionSink& sink, const Transp
       epoch_(link.epoch),
       peer_item_bytes_(link.peer_item_bytes),
       regions_(regions),
-      lane_settings_{target.host,
-                     target.port,
-                     link.epoch,
-                     link.secret,
-                     milliseconds(config.lane_heartbeat_ms),
+      lane_settings_{target, link.epoch, link.secret, milliseconds(config.lane_heartbeat_ms),
                      milliseconds(config.lane_timeout_ms)},
       frame_bytes_(std::min(config.frame_bytes, target.frame_bytes)),
       frame_writes_(std::min({config.frame_writes, target.frame_writes, kMaxFrameWrites})),
-      queued_writes_refused_(queued_writes_refused) {}
+      queued_writes_refused_(queued_writes_refused),
+      path_{link.epoch, std::string(paths.front().name), {}},
+      paths_(std::move(paths)) {}
+
+PathReport SourceSession::path() const {
+  std::lock_guard lock(path_mutex_);
+  return path_;
+}
 
 void SourceSession::start() {
-  for (std::uint32_t i = 0; i < std::max(1U, config_.lanes_per_peer); ++i) {
-    lanes_.push_back(std::make_unique<SourceLane>(loop_, *this, lane_settings_, next_serial_));
-  }
   last_tick_ = loop_.now();
-  for (const auto& lane : lanes_) lane->tick(loop_.now());
+  start_path();
+}
+
+void SourceSession::start_path() {
+  const LanePath& path = paths_[path_index_];
+  for (std::uint32_t i = 0; i < std::max(1U, path.lanes); ++i) {
+    lanes_.push_back(path.make(*this, lane_settings_, next_serial_));
+  }
+  // Not before all are there: the first one may find that the path is impossible.
+  const std::size_t index = path_index_;
+  for (std::size_t i = 0; i < lanes_.size() && path_index_ == index; ++i) {
+    lanes_[i]->tick(loop_.now());
+  }
+}
+
+void SourceSession::on_lane_impossible(SourceLane&, std::string reason) {
+  if (path_index_ + 1 >= paths_.size()) {
+    last_lane_failure_ = reason;
+    sink_.lane_failed(
+        epoch_,
+        Failure{FailureCode::kPeerUnreachable, FailureWhere::kPath, std::move(reason), {}, -1});
+    return;
+  }
+  const std::string_view refused = paths_[path_index_].name;
+  ++path_index_;
+  {
+    std::lock_guard lock(path_mutex_);
+    path_.why += (path_.why.empty() ? "" : "; ") + std::string(refused) + ": " + reason;
+    path_.path = paths_[path_index_].name;
+  }
+  // The lane that reports is still on the stack; whatever its siblings had is asked about on the
+  // new path.
+  for (std::unique_ptr<SourceLane>& lane : lanes_) {
+    const std::uint32_t serial = lane->serial();
+    for (OutFramePtr& frame : lane->close()) {
+      unresolved_.emplace(next_request_++, Unresolved{serial, std::move(frame), 0});
+    }
+    retired_.push_back(std::move(lane));
+  }
+  lanes_.clear();
+  loop_.post([self = shared_from_this()] {
+    if (!self->closed_ && self->lanes_.empty()) self->start_path();
+  });
+}
+
+void SourceSession::on_lane_quiet(SourceLane& lane) {
+  const auto found = closing_.find(&lane);
+  if (found == closing_.end()) return;
+  sink_.writes_quiet(epoch_, found->second);
+  closing_.erase(found);
 }
 
 void SourceSession::mark_given_up(GrantSlot slot, Generation generation) {
@@ -308,7 +357,9 @@ void SourceSession::watch_reachability(Instant now) {
   without_lane_ += step;
   if (unreachable_reported_ || without_lane_ < 2 * lane_settings_.timeout) return;
   unreachable_reported_ = true;
-  const std::string address = lane_settings_.host + ":" + std::to_string(lane_settings_.port);
+  const TargetBlob& target = lane_settings_.target;
+  const std::string address =
+      target.host.empty() ? target.unix_path : target.host + ":" + std::to_string(target.port);
   std::string what = "no data lane to " + address + " for " +
                      std::to_string(2ULL * config_.lane_timeout_ms) + " ms (2 * lane_timeout_ms)";
   if (!last_lane_failure_.empty()) what += ", the last try: " + last_lane_failure_;
@@ -347,7 +398,19 @@ void SourceSession::tick(Instant now) {
 void SourceSession::close() {
   closed_ = true;
   for (const auto& lane : lanes_) {
-    for (OutFramePtr& frame : lane->close()) end_as_unknown(*frame);
+    std::vector<OutFramePtr> frames = lane->close();
+    if (lane->is_quiet()) {
+      for (const OutFramePtr& frame : frames) end_as_unknown(*frame);
+      continue;
+    }
+    std::vector<TicketId>& waiting = closing_[lane.get()];
+    for (const OutFramePtr& frame : frames) {
+      for (const layout::Write& write : frame->writes) {
+        waiting.push_back(write.ticket);
+        if (frame->is_expired) continue;
+        completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kUnknown});
+      }
+    }
   }
   for (auto& [request, waiting] : unresolved_) end_as_unknown(*waiting.frame);
   for (const Queued& queued : queue_) {
@@ -359,4 +422,4 @@ void SourceSession::close() {
   flush_completions();
 }
 
-}  // namespace kvferry::data_plane::tcp
+}  // namespace kvferry::data_plane

@@ -1,11 +1,14 @@
-#include "data_plane/tcp/lane_source.h"
+#include "data_plane/tcp/tcp_source_lane.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+
+#include "data_plane/tcp/socket.h"
 
 namespace kvferry::data_plane::tcp {
 namespace {
@@ -13,30 +16,23 @@ namespace {
 constexpr std::size_t kInputBytes = 16U << 10;
 constexpr std::uint64_t kSendBytes = 1U << 20;
 constexpr std::size_t kSendParts = 256;
-constexpr milliseconds kBackoffMin{20};
-constexpr milliseconds kBackoffMax{2'000};
 
 // What a given-up frame is finished with, so that no byte of a reused source page leaves.
 constexpr std::array<std::byte, 64U << 10> kZeros{};
 
-Duration backoff(std::uint32_t failures) {
-  const std::uint32_t doublings = std::min(failures, 8U);
-  return std::min<Duration>(kBackoffMin * (1U << doublings), kBackoffMax);
-}
-
 }  // namespace
 
-SourceLane::SourceLane(EventLoop& loop, LaneOwner& owner, const LaneSettings& settings,
-                       std::uint32_t& next_serial)
+TcpSourceLane::TcpSourceLane(EventLoop& loop, LaneOwner& owner, const LaneSettings& settings,
+                             std::uint32_t& next_serial)
     : loop_(loop),
       owner_(owner),
       settings_(settings),
       next_serial_(next_serial),
       input_(kInputBytes) {}
 
-SourceLane::~SourceLane() { drop_connection(); }
+TcpSourceLane::~TcpSourceLane() { drop_connection(); }
 
-void SourceLane::tick(Instant now) {
+void TcpSourceLane::tick(Instant now) {
   switch (state_) {
     case State::kClosed:
       return;
@@ -68,17 +64,20 @@ void SourceLane::tick(Instant now) {
   }
 }
 
-bool SourceLane::has_overdue_frame(Instant now) const {
-  const auto overdue = [&](const OutFramePtr& frame) {
-    return frame && frame->is_expired && now - frame->expired_at >= settings_.timeout;
-  };
-  return overdue(current_) || std::any_of(unanswered_.begin(), unanswered_.end(), overdue);
+bool TcpSourceLane::has_overdue_frame(Instant now) const {
+  return (current_ && is_overdue(*current_, now, settings_.timeout)) ||
+         unanswered_.has_overdue(now, settings_.timeout);
 }
 
-void SourceLane::connect() {
+void TcpSourceLane::expire(Instant now, const std::function<void(const OutFrame&)>& call) {
+  unanswered_.expire(now, call);
+  if (current_) expire_frame(*current_, now, call);
+}
+
+void TcpSourceLane::connect() {
   started_at_ = loop_.now();
   serial_ = next_serial_++;
-  auto fd = start_connect(settings_.host, settings_.port);
+  auto fd = start_connect(settings_.target.host, settings_.target.port);
   if (!fd) {
     lose(fd.error().code, fd.error().what, fd.error().where);
     return;
@@ -92,7 +91,7 @@ void SourceLane::connect() {
   token_ = loop_.add(fd_.get(), EPOLLIN | EPOLLOUT, this);
 }
 
-void SourceLane::on_ready(std::uint32_t epoll_events) {
+void TcpSourceLane::on_ready(std::uint32_t epoll_events) {
   if (state_ == State::kConnecting) {
     const std::string error = connect_error(fd_.get());
     if (!error.empty()) {
@@ -107,7 +106,7 @@ void SourceLane::on_ready(std::uint32_t epoll_events) {
 }
 
 // False when the lane was lost on the way.
-bool SourceLane::read_input() {
+bool TcpSourceLane::read_input() {
   const ssize_t got =
       ::recv(fd_.get(), input_.data() + input_size_, input_.size() - input_size_, 0);
   if (got == 0) {
@@ -126,46 +125,33 @@ bool SourceLane::read_input() {
   return state_ != State::kDown;
 }
 
-bool SourceLane::handle_input() {
+bool TcpSourceLane::handle_input() {
   if (state_ == State::kChallenged && !handle_challenge()) return false;
   if (state_ == State::kProving && !handle_welcome()) return false;
   return state_ != State::kUp || handle_frames();
 }
 
-bool SourceLane::handle_challenge() {
+bool TcpSourceLane::handle_challenge() {
   if (input_size_ < kChallengeBytes) return true;
-  const auto nonce = parse_challenge(
-      std::span<const std::uint8_t, kChallengeBytes>(input_.data(), kChallengeBytes));
-  if (!nonce || input_size_ != kChallengeBytes) {
-    lose(FailureCode::kMalformed, "the target's challenge is not of this lane protocol version",
-         FailureWhere::kPeer);
+  // It sends nothing more before it has the response.
+  proof_.emplace(settings_, serial_);
+  auto response = proof_->respond(std::span(input_).first(input_size_));
+  if (!response) {
+    lose(response.error().code, response.error().what, response.error().where);
     return false;
   }
   input_size_ = 0;
-  target_nonce_ = *nonce;
-  fill_random(nonce_);
-  LaneResponse response;
-  response.epoch = settings_.epoch;
-  response.serial = serial_;
-  response.nonce = nonce_;
-  response.proof = lane_proof(settings_.secret, Prover::kSource, target_nonce_, nonce_,
-                              settings_.epoch, serial_);
-  small_ = encode_response(response);
+  small_ = std::move(*response);
   small_sent_ = 0;
   state_ = State::kProving;
   pump();
   return state_ == State::kProving;
 }
 
-bool SourceLane::handle_welcome() {
+bool TcpSourceLane::handle_welcome() {
   if (input_size_ < kWelcomeBytes) return true;
-  const auto proof =
-      parse_welcome(std::span<const std::uint8_t, kWelcomeBytes>(input_.data(), kWelcomeBytes));
-  const Digest expected = lane_proof(settings_.secret, Prover::kTarget, target_nonce_, nonce_,
-                                     settings_.epoch, serial_);
-  if (!proof || !equal_digests(*proof, expected)) {
-    lose(FailureCode::kUnauthorized, "the target did not prove that it knows the session's secret",
-         FailureWhere::kPeer);
+  if (auto proven = proof_->check_welcome(std::span(input_).first(kWelcomeBytes)); !proven) {
+    lose(proven.error().code, proven.error().what, proven.error().where);
     return false;
   }
   input_size_ -= kWelcomeBytes;
@@ -177,7 +163,7 @@ bool SourceLane::handle_welcome() {
   return state_ == State::kUp;
 }
 
-bool SourceLane::handle_frames() {
+bool TcpSourceLane::handle_frames() {
   std::size_t position = 0;
   while (input_size_ - position >= kHeaderBytes) {
     const auto header = parse_header(
@@ -204,20 +190,17 @@ bool SourceLane::handle_frames() {
   return true;
 }
 
-bool SourceLane::handle_answer(const FrameHeader& header, std::span<const std::uint8_t> results) {
+bool TcpSourceLane::handle_answer(const FrameHeader& header,
+                                  std::span<const std::uint8_t> results) {
   if (header.type == FrameType::kHeartbeat) return true;
   if (header.type == FrameType::kResolved) return owner_.on_resolved(header.sequence, results);
-  const auto found =
-      std::find_if(unanswered_.begin(), unanswered_.end(),
-                   [&](const OutFramePtr& frame) { return frame->sequence == header.sequence; });
-  if (found == unanswered_.end() || (*found)->writes.size() != results.size()) return false;
-  OutFramePtr frame = std::move(*found);
-  unanswered_.erase(found);
+  OutFramePtr frame = unanswered_.take(header.sequence, results.size());
+  if (!frame) return false;
   owner_.on_answers(std::move(frame), results);
   return true;
 }
 
-void SourceLane::ask(std::uint64_t request, std::uint32_t lost_serial, const OutFrame& frame) {
+void TcpSourceLane::ask(std::uint64_t request, std::uint32_t lost_serial, const OutFrame& frame) {
   FrameHeader header;
   header.type = FrameType::kResolve;
   header.count = static_cast<std::uint16_t>(frame.writes.size());
@@ -230,7 +213,7 @@ void SourceLane::ask(std::uint64_t request, std::uint32_t lost_serial, const Out
   pump();
 }
 
-void SourceLane::start_frame(OutFramePtr frame) {
+void TcpSourceLane::start_frame(OutFramePtr frame) {
   current_ = std::move(frame);
   current_->sequence = next_sequence_++;
   head_.clear();
@@ -249,7 +232,7 @@ void SourceLane::start_frame(OutFramePtr frame) {
   for (const layout::Write& write : current_->writes) append_descriptor(head_, write);
 }
 
-void SourceLane::pump() {
+void TcpSourceLane::pump() {
   if (state_ != State::kUp && state_ != State::kProving) return;
   for (;;) {
     if (state_ == State::kUp && !current_) {
@@ -280,7 +263,7 @@ void SourceLane::pump() {
   }
 }
 
-std::size_t SourceLane::gather(std::vector<iovec>& parts) {
+std::size_t TcpSourceLane::gather(std::vector<iovec>& parts) {
   parts.clear();
   if (small_sent_ < small_.size()) {
     parts.push_back(iovec{small_.data() + small_sent_, small_.size() - small_sent_});
@@ -310,7 +293,7 @@ std::size_t SourceLane::gather(std::vector<iovec>& parts) {
   return parts.size();
 }
 
-void SourceLane::consume(std::uint64_t sent) {
+void TcpSourceLane::consume(std::uint64_t sent) {
   const std::uint64_t small = std::min<std::uint64_t>(sent, small_.size() - small_sent_);
   small_sent_ += small;
   sent -= small;
@@ -334,44 +317,42 @@ void SourceLane::consume(std::uint64_t sent) {
   }
 }
 
-void SourceLane::finish_payload() {
+void TcpSourceLane::finish_payload() {
   // The trailer is decided after the last source byte was read: a frame whose grant was given up
   // before that may hold bytes of the page's next use.
   is_void_ = is_void_ || owner_.is_given_up(current_->slot, current_->generation);
   append_trailer(small_, is_void_ ? Trailer::kVoid : Trailer::kValid);
-  unanswered_.push_back(std::move(current_));
+  unanswered_.add(std::move(current_));
 }
 
-OutFramePtr SourceLane::take_untouched(GrantSlot slot, Generation generation) {
+OutFramePtr TcpSourceLane::take_untouched(GrantSlot slot, Generation generation) {
   const bool matches =
       current_ && head_sent_ == 0 && current_->slot == slot && current_->generation <= generation;
   return matches ? std::move(current_) : nullptr;
 }
 
-void SourceLane::watch_output(bool wanted) {
+void TcpSourceLane::watch_output(bool wanted) {
   if (wanted == watching_output_) return;
   watching_output_ = wanted;
   loop_.change(token_, fd_.get(), wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
-std::string SourceLane::peer_text() const {
-  return settings_.host + ":" + std::to_string(settings_.port);
+std::string TcpSourceLane::peer_text() const {
+  return settings_.target.host + ":" + std::to_string(settings_.target.port);
 }
 
-void SourceLane::lose(FailureCode code, std::string what, FailureWhere where) {
+void TcpSourceLane::lose(FailureCode code, std::string what, FailureWhere where) {
   drop_connection();
-  retry_at_ = loop_.now() + backoff(failures_++);
+  retry_at_ = loop_.now() + lane_backoff(failures_++);
   OutFramePtr untouched;
   if (current_ && head_sent_ == 0) untouched = std::move(current_);
-  std::vector<OutFramePtr> sent(std::make_move_iterator(unanswered_.begin()),
-                                std::make_move_iterator(unanswered_.end()));
-  unanswered_.clear();
+  std::vector<OutFramePtr> sent = unanswered_.take_all();
   if (current_) sent.push_back(std::move(current_));
   owner_.on_lane_lost(serial_, std::move(untouched), std::move(sent),
                       Failure{code, where, std::move(what), peer_text(), -1});
 }
 
-void SourceLane::drop_connection() {
+void TcpSourceLane::drop_connection() {
   if (fd_.is_open()) {
     loop_.remove(token_, fd_.get());
     fd_.abort();
@@ -384,12 +365,10 @@ void SourceLane::drop_connection() {
   questions_.clear();
 }
 
-std::vector<OutFramePtr> SourceLane::close() {
+std::vector<OutFramePtr> TcpSourceLane::close() {
   drop_connection();
   state_ = State::kClosed;
-  std::vector<OutFramePtr> frames(std::make_move_iterator(unanswered_.begin()),
-                                  std::make_move_iterator(unanswered_.end()));
-  unanswered_.clear();
+  std::vector<OutFramePtr> frames = unanswered_.take_all();
   if (current_) frames.push_back(std::move(current_));
   return frames;
 }

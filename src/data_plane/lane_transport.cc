@@ -1,28 +1,37 @@
-#include "data_plane/tcp/tcp_transport.h"
+#include "data_plane/lane_transport.h"
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "data_plane/host_regions.h"
+#include "data_plane/lanes/lane_target.h"
+#include "data_plane/lanes/source_session.h"
 #include "data_plane/receive_gate.h"
-#include "data_plane/tcp/source_session.h"
-#include "data_plane/tcp/tcp_target.h"
+#include "data_plane/tcp/tcp_door.h"
+#include "data_plane/tcp/tcp_source_lane.h"
 
-namespace kvferry::data_plane::tcp {
+namespace kvferry::data_plane {
 namespace {
 
-constexpr TransportProperties kProperties{"tcp", true, true, false};
+TransportProperties properties_of(LaneChoice choice) {
+  const std::string_view name = choice == LaneChoice::kTcp   ? "tcp"
+                                : choice == LaneChoice::kShm ? "shm"
+                                                             : "auto";
+  return {name, true, true, false};
+}
+
 constexpr milliseconds kMaxTick{50};
 constexpr milliseconds kMinTick{5};
 
-class TcpSourceTransport final : public Transport {
+class LaneSourceTransport final : public Transport {
  public:
-  TcpSourceTransport(const TransportConfig& config, CompletionSink& sink)
-      : config_(config), sink_(sink) {}
-  ~TcpSourceTransport() override { stop(); }
+  LaneSourceTransport(LaneChoice choice, const TransportConfig& config, CompletionSink& sink)
+      : choice_(choice), config_(config), sink_(sink) {}
+  ~LaneSourceTransport() override { stop(); }
 
   Status start() {
     const Duration shortest = milliseconds(std::min(
@@ -30,16 +39,21 @@ class TcpSourceTransport final : public Transport {
     auto opened =
         loop_.open(std::clamp<Duration>(shortest / 2, kMinTick, kMaxTick), [this](Instant now) {
           for (const auto& session : live_) session->tick(now);
+          std::erase_if(closing_, [](const auto& session) { return session->is_quiet(); });
+          loop_.wants_ticks(!live_.empty() || !closing_.empty());
         });
     if (!opened) return opened;
     loop_.start();
     return {};
   }
 
-  TransportProperties properties() const override { return kProperties; }
+  TransportProperties properties() const override { return properties_of(choice_); }
 
   std::vector<std::uint8_t> local_blob() const override {
-    return encode_blob(TargetBlob{{}, 0, config_.frame_bytes, config_.frame_writes});
+    TargetBlob blob;
+    blob.frame_bytes = config_.frame_bytes;
+    blob.frame_writes = config_.frame_writes;
+    return encode_blob(blob);
   }
 
   std::vector<TransportCounter> counters() const override {
@@ -47,24 +61,32 @@ class TcpSourceTransport final : public Transport {
   }
 
   Status register_regions(std::span<const Region> regions) override {
-    if (auto checked = check_host_regions(regions, kProperties.name); !checked) return checked;
+    if (auto checked = check_host_regions(regions, properties().name); !checked) return checked;
     regions_.assign(regions.begin(), regions.end());
     return {};
   }
 
   Status open_session(const SessionLink& link) override {
     const auto target = parse_blob(link.peer_blob);
-    if (!target || target->host.empty() || target->port == 0 || target->frame_bytes == 0 ||
-        target->frame_writes == 0) {
-      return fail(FailureCode::kMalformed, "the peer's tcp address blob can't be used",
+    if (!target || target->frame_bytes == 0 || target->frame_writes == 0) {
+      return fail(FailureCode::kMalformed, "the peer's address blob can't be used",
                   FailureWhere::kPeer);
+    }
+    std::vector<LanePath> paths = paths_to(*target);
+    if (paths.empty()) {
+      return fail(FailureCode::kPeerUnreachable,
+                  "the peer has no address for transport " + std::string(properties().name),
+                  FailureWhere::kPath);
     }
     if (sessions_.contains(link.epoch)) {
       return fail(FailureCode::kWrongState, "a session of this epoch is open already");
     }
-    auto session = std::make_shared<SourceSession>(loop_, sink_, config_, link, *target, regions_,
-                                                   queued_writes_refused_);
-    sessions_.emplace(link.epoch, session);
+    auto session = std::make_shared<SourceSession>(
+        loop_, sink_, config_, link, *target, std::move(paths), regions_, queued_writes_refused_);
+    {
+      std::lock_guard lock(sessions_mutex_);
+      sessions_.emplace(link.epoch, session);
+    }
     loop_.post([this, session] {
       live_.push_back(session);
       loop_.wants_ticks(true);
@@ -76,11 +98,13 @@ class TcpSourceTransport final : public Transport {
   void close_session(SessionEpoch epoch) override {
     const auto found = sessions_.find(epoch);
     if (found == sessions_.end()) return;
-    loop_.post([this, session = std::move(found->second)] {
+    loop_.post([this, session = found->second] {
       session->close();
       std::erase(live_, session);
-      loop_.wants_ticks(!live_.empty());
+      if (!session->is_quiet()) closing_.push_back(session);
+      loop_.wants_ticks(!live_.empty() || !closing_.empty());
     });
+    std::lock_guard lock(sessions_mutex_);
     sessions_.erase(found);
   }
 
@@ -112,9 +136,21 @@ class TcpSourceTransport final : public Transport {
     for (auto& [epoch, session] : sessions_) {
       loop_.post([session = session] { session->close(); });
     }
-    sessions_.clear();
-    loop_.post([this] { live_.clear(); });
+    {
+      std::lock_guard lock(sessions_mutex_);
+      sessions_.clear();
+    }
     loop_.stop();
+    // No thread is left: what has not become quiet by now is not reported.
+    live_.clear();
+    closing_.clear();
+  }
+
+  std::vector<PathReport> paths() const override {
+    std::lock_guard lock(sessions_mutex_);
+    std::vector<PathReport> reports;
+    for (const auto& [epoch, session] : sessions_) reports.push_back(session->path());
+    return reports;
   }
 
  private:
@@ -126,36 +162,54 @@ class TcpSourceTransport final : public Transport {
     sink_.writes_completed(completions);
   }
 
+  std::vector<LanePath> paths_to(const TargetBlob& target) {
+    std::vector<LanePath> paths;
+    if (choice_ != LaneChoice::kShm && !target.host.empty() && target.port != 0) {
+      paths.push_back({"tcp", config_.lanes_per_peer,
+                       [this](LaneOwner& owner, const LaneSettings& settings,
+                              std::uint32_t& next_serial) -> std::unique_ptr<SourceLane> {
+                         return std::make_unique<tcp::TcpSourceLane>(loop_, owner, settings,
+                                                                     next_serial);
+                       }});
+    }
+    return paths;
+  }
+
+  const LaneChoice choice_;
   const TransportConfig config_;
   CompletionSink& sink_;
   std::vector<Region> regions_;
   std::atomic<std::uint64_t> queued_writes_refused_{0};
   EventLoop loop_;
-  std::unordered_map<SessionEpoch, std::shared_ptr<SourceSession>> sessions_;  // the driver's
-  std::vector<std::shared_ptr<SourceSession>> live_;                           // the loop's
+  mutable std::mutex sessions_mutex_;  // changed by the driver, read by whoever reports
+  std::unordered_map<SessionEpoch, std::shared_ptr<SourceSession>> sessions_;
+  // The loop's: open sessions, and closed ones that are not quiet yet.
+  std::vector<std::shared_ptr<SourceSession>> live_;
+  std::vector<std::shared_ptr<SourceSession>> closing_;
 };
 
-class TcpTargetTransport final : public Transport {
+class LaneTargetTransport final : public Transport {
  public:
-  TcpTargetTransport(const TransportConfig& config, CompletionSink& sink)
-      : config_(config),
+  LaneTargetTransport(LaneChoice choice, const TransportConfig& config, CompletionSink& sink)
+      : choice_(choice),
+        config_(config),
         sink_(sink),
         gate_(config.max_grant_slots, sink),
         target_(config, sink, gate_) {}
-  ~TcpTargetTransport() override { stop(); }
+  ~LaneTargetTransport() override { stop(); }
 
   Status start() {
-    if (auto listening = target_.listen(); !listening) return listening;
-    target_.start();
-    return {};
+    if (choice_ != LaneChoice::kShm) {
+      auto door = tcp::TcpDoor::open(config_);
+      if (!door) return tl::unexpected(door.error());
+      target_.add_door(std::move(*door));
+    }
+    return target_.start();
   }
 
-  TransportProperties properties() const override { return kProperties; }
+  TransportProperties properties() const override { return properties_of(choice_); }
 
-  std::vector<std::uint8_t> local_blob() const override {
-    return encode_blob(TargetBlob{target_.host(), target_.port(), config_.frame_bytes,
-                                  std::min(config_.frame_writes, kMaxFrameWrites)});
-  }
+  std::vector<std::uint8_t> local_blob() const override { return encode_blob(target_.blob()); }
 
   std::vector<TransportCounter> counters() const override {
     const TargetCounters& counters = target_.counters();
@@ -166,7 +220,7 @@ class TcpTargetTransport final : public Transport {
   }
 
   Status register_regions(std::span<const Region> regions) override {
-    if (auto checked = check_host_regions(regions, kProperties.name); !checked) return checked;
+    if (auto checked = check_host_regions(regions, properties().name); !checked) return checked;
     gate_.register_regions(regions);
     target_.set_largest_write(gate_.largest_item_bytes());
     return {};
@@ -207,31 +261,33 @@ class TcpTargetTransport final : public Transport {
   }
 
  private:
+  const LaneChoice choice_;
   const TransportConfig config_;
   CompletionSink& sink_;
   ReceiveGate gate_;
-  TcpTarget target_;
+  LaneTarget target_;
 };
 
 template <typename T>
-Result<std::unique_ptr<Transport>> make_started(const TransportConfig& config,
+Result<std::unique_ptr<Transport>> make_started(LaneChoice choice, const TransportConfig& config,
                                                 CompletionSink& sink) {
-  auto transport = std::make_unique<T>(config, sink);
+  auto transport = std::make_unique<T>(choice, config, sink);
   if (auto started = transport->start(); !started) return tl::unexpected(started.error());
   return transport;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> make_tcp_transport(const TransportConfig& config,
-                                                      CompletionSink& sink) {
+Result<std::unique_ptr<Transport>> make_lane_transport(LaneChoice choice,
+                                                       const TransportConfig& config,
+                                                       CompletionSink& sink) {
   if (config.frame_bytes == 0 || config.frame_writes == 0 || config.lane_timeout_ms == 0 ||
       config.lane_heartbeat_ms == 0) {
     return fail(FailureCode::kInvalidArgument,
                 "frame_bytes, frame_writes, lane_heartbeat_ms and lane_timeout_ms can't be 0");
   }
-  if (config.role == Role::kPrefill) return make_started<TcpSourceTransport>(config, sink);
-  return make_started<TcpTargetTransport>(config, sink);
+  if (config.role == Role::kPrefill) return make_started<LaneSourceTransport>(choice, config, sink);
+  return make_started<LaneTargetTransport>(choice, config, sink);
 }
 
-}  // namespace kvferry::data_plane::tcp
+}  // namespace kvferry::data_plane

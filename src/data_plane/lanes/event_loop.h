@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/instant.h"
-#include "data_plane/tcp/socket.h"
+#include "data_plane/fd.h"
 #include "kvferry/status.h"
 
-namespace kvferry::data_plane::tcp {
+namespace kvferry::data_plane {
 
 class EventLoop {
  public:
@@ -69,4 +69,4 @@ class EventLoop {
   std::thread thread_;
 };
 
-}  // namespace kvferry::data_plane::tcp
+}  // namespace kvferry::data_plane

@@ -1,13 +1,12 @@
-#include "data_plane/tcp/tcp_target.h"
+#include "data_plane/lanes/lane_target.h"
 
-#include <netdb.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 
-namespace kvferry::data_plane::tcp {
+namespace kvferry::data_plane {
 namespace {
 
 // For a connection to prove itself. One that names a session which this side has yet to open waits
@@ -18,23 +17,38 @@ constexpr std::uint32_t kMaxLanesPerSession = 64;
 constexpr milliseconds kMaxTick{50};
 constexpr milliseconds kMinTick{5};
 
-std::string peer_name(const sockaddr_storage& address, socklen_t length) {
-  char host[NI_MAXHOST] = {};
-  char port[NI_MAXSERV] = {};
-  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, port,
-                    sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return {};
-  }
-  return std::string(host) + ":" + port;
-}
-
 }  // namespace
 
-// A connection between accept and proof. It may send exactly one message of a fixed size.
-class TcpTarget::Stranger final : public EventLoop::Handler {
+// One door with its listener in loop 0.
+class LaneTarget::Porter final : public EventLoop::Handler {
  public:
-  Stranger(TcpTarget& door, Fd fd, std::string peer)
-      : door_(door), fd_(std::move(fd)), peer_(std::move(peer)) {
+  Porter(LaneTarget& target, std::unique_ptr<LaneDoor> door)
+      : target_(target), door_(std::move(door)) {}
+
+  LaneDoor& door() { return *door_; }
+  void start(EventLoop& loop) { token_ = loop.add(door_->listener(), EPOLLIN, this); }
+  // Without a free descriptor the listener would stay ready for ever; it is heard again at a tick.
+  void mute(bool muted) {
+    is_muted_ = muted;
+    EventLoop& loop = target_.parts_.front()->loop;
+    loop.change(token_, door_->listener(), muted ? 0U : static_cast<std::uint32_t>(EPOLLIN));
+  }
+  bool is_muted() const { return is_muted_; }
+
+  void on_ready(std::uint32_t) override { target_.accept_all(*this); }
+
+ private:
+  LaneTarget& target_;
+  std::unique_ptr<LaneDoor> door_;
+  EventLoop::Token token_ = 0;
+  bool is_muted_ = false;
+};
+
+// A connection between accept and proof. It may send exactly one message of a fixed size.
+class LaneTarget::Stranger final : public EventLoop::Handler {
+ public:
+  Stranger(LaneTarget& target, LaneDoor& door, Fd fd, std::string peer)
+      : target_(target), door_(door), fd_(std::move(fd)), peer_(std::move(peer)) {
     fill_random(nonce_);
     since_ = loop().now();
     token_ = loop().add(fd_.get(), EPOLLIN, this);
@@ -47,7 +61,8 @@ class TcpTarget::Stranger final : public EventLoop::Handler {
     if (fd_.is_open()) loop().remove(token_, fd_.get());
   }
 
-  EventLoop& loop() { return door_.parts_.front()->loop; }
+  EventLoop& loop() { return target_.parts_.front()->loop; }
+  LaneDoor& door() { return door_; }
   int descriptor() const { return fd_.get(); }
   const Nonce& nonce() const { return nonce_; }
   const std::string& peer() const { return peer_; }
@@ -67,23 +82,24 @@ class TcpTarget::Stranger final : public EventLoop::Handler {
                              : ::recv(fd_.get(), input_.data() + size_, input_.size() - size_, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0 || full) {
-      if (full) ++door_.counters_.strangers_rejected;
-      door_.dismiss(*this);
+      if (full) ++target_.counters_.strangers_rejected;
+      target_.dismiss(*this);
       return;
     }
     size_ += static_cast<std::size_t>(got);
     if (size_ < input_.size()) return;
     response_ = parse_response(input_);
     if (!response_) {
-      ++door_.counters_.strangers_rejected;
-      door_.dismiss(*this);
+      ++target_.counters_.strangers_rejected;
+      target_.dismiss(*this);
       return;
     }
-    door_.judge(*this);
+    target_.judge(*this);
   }
 
  private:
-  TcpTarget& door_;
+  LaneTarget& target_;
+  LaneDoor& door_;
   Fd fd_;
   const std::string peer_;
   EventLoop::Token token_ = 0;
@@ -94,7 +110,7 @@ class TcpTarget::Stranger final : public EventLoop::Handler {
   std::optional<LaneResponse> response_;
 };
 
-TcpTarget::TcpTarget(const TransportConfig& config, CompletionSink& sink, ReceiveGate& gate)
+LaneTarget::LaneTarget(const TransportConfig& config, CompletionSink& sink, ReceiveGate& gate)
     : config_(config), sink_(sink), gate_(gate) {
   limits_.frame_bytes = config.frame_bytes;
   limits_.frame_writes = std::min(config.frame_writes, kMaxFrameWrites);
@@ -105,21 +121,21 @@ TcpTarget::TcpTarget(const TransportConfig& config, CompletionSink& sink, Receiv
   }
 }
 
-TcpTarget::~TcpTarget() { stop(); }
+LaneTarget::~LaneTarget() { stop(); }
 
-Status TcpTarget::listen() {
-  auto listener = listen_on(config_.host, config_.port);
-  if (!listener) return tl::unexpected(listener.error());
-  listener_ = std::move(*listener);
-  if (!config_.advertise_host.empty()) {
-    auto host = numeric_host(config_.advertise_host);
-    if (!host) return tl::unexpected(host.error());
-    listener_.host = std::move(*host);
-  } else if (listener_.is_wildcard) {
-    return fail(FailureCode::kInvalidArgument,
-                "data host " + listener_.host +
-                    " means every interface; give the address that peers shall connect to");
-  }
+void LaneTarget::add_door(std::unique_ptr<LaneDoor> door) {
+  porters_.push_back(std::make_unique<Porter>(*this, std::move(door)));
+}
+
+TargetBlob LaneTarget::blob() const {
+  TargetBlob blob;
+  blob.frame_bytes = limits_.frame_bytes;
+  blob.frame_writes = limits_.frame_writes;
+  for (const auto& porter : porters_) porter->door().describe(blob);
+  return blob;
+}
+
+Status LaneTarget::start() {
   const Duration period = std::clamp<Duration>(std::min(limits_.heartbeat, limits_.timeout / 4) / 2,
                                                kMinTick, kMaxTick);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -128,34 +144,34 @@ Status TcpTarget::listen() {
       return opened;
     }
   }
+  for (const auto& porter : porters_) porter->start(parts_.front()->loop);
+  for (const auto& part : parts_) part->loop.start();
   return {};
 }
 
-void TcpTarget::start() {
-  EventLoop& door = parts_.front()->loop;
-  listener_token_ = door.add(listener_.fd.get(), EPOLLIN, this);
-  for (const auto& part : parts_) part->loop.start();
-}
-
-void TcpTarget::stop() {
+void LaneTarget::stop() {
   for (const auto& part : parts_) part->loop.stop();
   // No thread is left: what remains is closed from here.
   strangers_.clear();
   for (const auto& part : parts_) part->lanes.clear();
-  listener_.fd.reset();
+  porters_.clear();
 }
 
-std::shared_ptr<TargetSession> TcpTarget::find_session(SessionEpoch epoch) {
+std::shared_ptr<TargetSession> LaneTarget::find_session(SessionEpoch epoch) {
   std::lock_guard lock(sessions_mutex_);
   const auto found = sessions_.find(epoch);
   return found == sessions_.end() ? nullptr : found->second;
 }
 
-void TcpTarget::open_session(const SessionLink& link, std::shared_ptr<SessionSlots> slots) {
+void LaneTarget::open_session(const SessionLink& link, std::shared_ptr<SessionSlots> slots) {
   auto session = std::make_shared<TargetSession>();
   session->epoch = link.epoch;
   session->secret = link.secret;
   session->slots = std::move(slots);
+  for (std::size_t i = 0; i < link.peer_item_bytes.size() && i < link.peer_item_counts.size();
+       ++i) {
+    session->source_region_bytes.push_back(link.peer_item_bytes[i] * link.peer_item_counts[i]);
+  }
   {
     std::lock_guard lock(sessions_mutex_);
     sessions_.emplace(link.epoch, std::move(session));
@@ -171,7 +187,7 @@ void TcpTarget::open_session(const SessionLink& link, std::shared_ptr<SessionSlo
   });
 }
 
-void TcpTarget::close_session(SessionEpoch epoch) {
+void LaneTarget::close_session(SessionEpoch epoch) {
   std::shared_ptr<TargetSession> session;
   {
     std::lock_guard lock(sessions_mutex_);
@@ -187,7 +203,7 @@ void TcpTarget::close_session(SessionEpoch epoch) {
   }
 }
 
-void TcpTarget::close_lanes_of(Part& part, SessionEpoch epoch) {
+void LaneTarget::close_lanes_of(Part& part, SessionEpoch epoch) {
   const auto begin = part.lanes.lower_bound(LaneKey(epoch, 0));
   auto end = begin;
   while (end != part.lanes.end() && end->first.first == epoch) ++end;
@@ -195,43 +211,43 @@ void TcpTarget::close_lanes_of(Part& part, SessionEpoch epoch) {
   update_ticking(part);
 }
 
-void TcpTarget::on_ready(std::uint32_t) { accept_all(); }
-
-void TcpTarget::accept_all() {
+void LaneTarget::accept_all(Porter& porter) {
   for (;;) {
-    sockaddr_storage address{};
-    socklen_t length = sizeof address;
-    Fd fd(::accept4(listener_.fd.get(), reinterpret_cast<sockaddr*>(&address), &length,
-                    SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd.is_open()) {
+    LaneDoor::Arrival arrival = porter.door().accept();
+    if (!arrival.fd.is_open()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno != EMFILE && errno != ENFILE) return;
-      // Without a free descriptor the listener would stay ready for ever; it is heard again at a
-      // tick.
-      parts_.front()->loop.change(listener_token_, listener_.fd.get(), 0);
-      is_listener_muted_ = true;
+      porter.mute(true);
       parts_.front()->loop.wants_ticks(true);
       return;
+    }
+    if (!arrival.is_welcome) {
+      ++counters_.strangers_rejected;
+      continue;
     }
     if (strangers_.size() >= config_.max_lane_strangers) {
       ++counters_.strangers_full;
       continue;
     }
-    const int descriptor = fd.get();
-    set_lane_options(descriptor, config_.lane_timeout_ms);
-    strangers_[descriptor] =
-        std::make_unique<Stranger>(*this, std::move(fd), peer_name(address, length));
+    const int descriptor = arrival.fd.get();
+    strangers_[descriptor] = std::make_unique<Stranger>(*this, porter.door(), std::move(arrival.fd),
+                                                        std::move(arrival.peer));
     parts_.front()->loop.wants_ticks(true);
   }
 }
 
-void TcpTarget::dismiss(Stranger& stranger) {
+bool LaneTarget::has_muted_door() const {
+  return std::any_of(porters_.begin(), porters_.end(),
+                     [](const auto& porter) { return porter->is_muted(); });
+}
+
+void LaneTarget::dismiss(Stranger& stranger) {
   // Called from the stranger's own handler, which touches nothing of it afterwards.
   strangers_.erase(stranger.descriptor());
 }
 
 // Whether the stranger was let in or sent away, as against left waiting.
-bool TcpTarget::judge(Stranger& stranger) {
+bool LaneTarget::judge(Stranger& stranger) {
   const LaneResponse& response = *stranger.response();
   auto session = find_session(response.epoch);
   if (!session) return false;
@@ -248,8 +264,8 @@ bool TcpTarget::judge(Stranger& stranger) {
   return true;
 }
 
-void TcpTarget::admit(Stranger& stranger, const LaneResponse& response,
-                      std::shared_ptr<TargetSession> session) {
+void LaneTarget::admit(Stranger& stranger, const LaneResponse& response,
+                       std::shared_ptr<TargetSession> session) {
   const Digest proof = lane_proof(session->secret, Prover::kTarget, stranger.nonce(),
                                   response.nonce, response.epoch, response.serial);
   const int descriptor = stranger.descriptor();
@@ -257,8 +273,8 @@ void TcpTarget::admit(Stranger& stranger, const LaneResponse& response,
   Part& part = *parts_[index];
   const LaneKey key(response.epoch, response.serial);
   auto lane = std::make_shared<std::unique_ptr<TargetLane>>(
-      std::make_unique<TargetLane>(part.loop, part.reader, *this, limits_, std::move(session),
-                                   response.serial, stranger.take_socket(), stranger.peer()));
+      stranger.door().make_lane({part.loop, part.reader, *this, limits_, std::move(session),
+                                 response.serial, stranger.take_socket(), stranger.peer()}));
   strangers_.erase(descriptor);
   // The welcome is sent by the lane's own loop, after it knows the lane: a source that was welcomed
   // can thus ask any loop how this lane ended.
@@ -272,13 +288,13 @@ void TcpTarget::admit(Stranger& stranger, const LaneResponse& response,
   });
 }
 
-void TcpTarget::update_ticking(Part& part) {
+void LaneTarget::update_ticking(Part& part) {
   const bool is_door = &part == parts_.front().get();
   part.loop.wants_ticks(!part.lanes.empty() ||
-                        (is_door && (!strangers_.empty() || is_listener_muted_)));
+                        (is_door && (!strangers_.empty() || has_muted_door())));
 }
 
-void TcpTarget::tick(std::size_t index, Instant now) {
+void LaneTarget::tick(std::size_t index, Instant now) {
   Part& part = *parts_[index];
   std::vector<TargetLane*> lanes;
   lanes.reserve(part.lanes.size());
@@ -290,20 +306,21 @@ void TcpTarget::tick(std::size_t index, Instant now) {
       ++counters_.strangers_timed_out;
       return true;
     });
-    if (is_listener_muted_) part.loop.change(listener_token_, listener_.fd.get(), EPOLLIN);
-    is_listener_muted_ = false;
+    for (const auto& porter : porters_) {
+      if (porter->is_muted()) porter->mute(false);
+    }
   }
   update_ticking(part);
 }
 
-void TcpTarget::on_lane_lost(TargetLane& lane, Failure cause) {
+void LaneTarget::on_lane_lost(TargetLane& lane, Failure cause) {
   const LaneKey key(lane.session().epoch, lane.serial());
   destroy_later(part_index(lane.serial()), key);
   if (!lane.session().closed) sink_.lane_failed(key.first, std::move(cause));
 }
 
 // The lane is still on the stack when it reports its loss.
-void TcpTarget::destroy_later(std::size_t index, LaneKey key) {
+void LaneTarget::destroy_later(std::size_t index, LaneKey key) {
   Part& part = *parts_[index];
   part.loop.post([this, &part, key] {
     part.lanes.erase(key);
@@ -311,7 +328,7 @@ void TcpTarget::destroy_later(std::size_t index, LaneKey key) {
   });
 }
 
-void TcpTarget::on_claims_ended(TargetSession& session) {
+void LaneTarget::on_claims_ended(TargetSession& session) {
   if (session.held_answers.load() == 0) return;
   for (const auto& part : parts_) {
     part->loop.post([&part = *part, epoch = session.epoch] {
@@ -324,8 +341,8 @@ void TcpTarget::on_claims_ended(TargetSession& session) {
   }
 }
 
-void TcpTarget::on_resolve(TargetLane& lane, std::uint32_t lost_serial, std::uint64_t request,
-                           std::vector<ResolveEntry> entries) {
+void LaneTarget::on_resolve(TargetLane& lane, std::uint32_t lost_serial, std::uint64_t request,
+                            std::vector<ResolveEntry> entries) {
   const LaneKey asker(lane.session().epoch, lane.serial());
   Part& part = *parts_[part_index(lost_serial)];
   part.loop.post([this, asker, lost_serial, request, entries = std::move(entries)] {
@@ -335,8 +352,8 @@ void TcpTarget::on_resolve(TargetLane& lane, std::uint32_t lost_serial, std::uin
 
 // On the loop that owns the lost lane. Its socket may still hold unread bytes of the very tickets
 // that are asked about, so it is closed before anything is said about them.
-void TcpTarget::answer_resolve(LaneKey asker, std::uint32_t lost_serial, std::uint64_t request,
-                               const std::vector<ResolveEntry>& entries) {
+void LaneTarget::answer_resolve(LaneKey asker, std::uint32_t lost_serial, std::uint64_t request,
+                                const std::vector<ResolveEntry>& entries) {
   Part& part = *parts_[part_index(lost_serial)];
   const auto lost = part.lanes.find(LaneKey(asker.first, lost_serial));
   if (lost != part.lanes.end()) {
@@ -367,4 +384,4 @@ void TcpTarget::answer_resolve(LaneKey asker, std::uint32_t lost_serial, std::ui
   });
 }
 
-}  // namespace kvferry::data_plane::tcp
+}  // namespace kvferry::data_plane

@@ -1,0 +1,71 @@
+// The target end of one authenticated lane: reads frames straight into the pages through the
+// receive gate and answers them. Lives on the thread of one loop.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data_plane/lanes/target_lane.h"
+
+namespace kvferry::data_plane::tcp {
+
+class TcpTargetLane final : public TargetLane, public EventLoop::Handler {
+ public:
+  explicit TcpTargetLane(TargetLaneParts&& parts);
+  ~TcpTargetLane() override;
+
+  void start(const Digest& proof) override;
+  void tick(Instant now) override;
+  void retry_held_answers() override;
+  void answer_resolve(std::uint64_t request, std::span<const WriteResult> results) override;
+  void close() override;
+
+  void on_ready(std::uint32_t epoll_events) override;
+
+ private:
+  enum class Stage : std::uint8_t { kHeader, kDescriptors, kPayload, kTrailer, kEntries };
+  enum class Step : std::uint8_t { kMoved, kNothing, kLost };
+
+  struct HeldAnswer {
+    std::uint64_t sequence = 0;
+    IncomingFrame frame;
+  };
+
+  Step read_step();
+  Step read_exactly(std::size_t bytes);
+  Step read_payload();
+  Step after_read(std::ptrdiff_t got);
+  bool on_header();
+  void on_descriptors();
+  void on_entries();
+  bool on_trailer();
+  void expect(Stage stage, std::size_t bytes);
+  void answer(std::uint64_t sequence, std::span<const WriteResult> results, FrameType type);
+  void flush();
+  void update_interest();
+
+  EventLoop::Token token_ = 0;
+  std::uint32_t interest_ = 0;
+  Instant last_sent_{};
+  Instant last_received_{};
+
+  Stage stage_ = Stage::kHeader;
+  std::vector<std::uint8_t> input_;
+  std::size_t input_wanted_ = 0;
+  std::size_t input_size_ = 0;
+  FrameHeader header_;
+  IncomingFrame frame_;
+  std::vector<IncomingWrite> writes_;
+  std::vector<WriteResult> results_;
+
+  std::deque<std::unique_ptr<HeldAnswer>> held_;
+  std::vector<std::uint8_t> output_;
+  std::size_t output_sent_ = 0;
+};
+
+}  // namespace kvferry::data_plane::tcp
