@@ -193,9 +193,8 @@ void DecodeProtocol::on(WriteTorn& event) {
   if (const auto [room, writer] = find_landed(torn); writer != nullptr) {
     fail_room(*room, Failure{FailureCode::kWriteTorn,
                              FailureWhere::kPath,
-                             fmt::format("a write of {} bytes to item {} of region {} stopped in "
-                                         "the middle",
-                                         torn.length, torn.item, torn.region.value()),
+                             fmt::format("a write of {} bytes to item {} of region {} {}",
+                                         torn.length, torn.item, torn.region.value(), event.how),
                              {},
                              -1});
   }

@@ -123,6 +123,7 @@ struct WritesLanded {
 };
 struct WriteTorn {
   layout::Landing landing;
+  std::string how = "stopped in the middle";  // follows on "the write"
 };
 // The transport has proven that no write of this ended session will land any more. Only from
 // transports whose teardown is proven (design: those without a local fence).

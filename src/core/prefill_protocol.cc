@@ -149,6 +149,7 @@ void PrefillProtocol::on(SenderCleared& event) {
 void PrefillProtocol::on(StopRequested& event) {
   stopping_ = event.cause;
   std::vector<SenderId> live;
+  live.reserve(open_.size());
   for (const auto& [key, sender] : open_) {
     live.push_back(sender);
   }

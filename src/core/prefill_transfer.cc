@@ -266,7 +266,7 @@ void PrefillProtocol::commit_if_landed(PrefillRoom& room, Target& target) {
   done.writes = landed ? target.landed_writes : target.posted_writes;
   done.bytes = landed ? target.landed_bytes : target.posted_bytes;
   done.pages = room.page_count;
-  sessions_.send(target.epoch, std::move(done), Urgency::kNormal, OwnerId{}, now_, *sink_);
+  sessions_.send(target.epoch, done, Urgency::kNormal, OwnerId{}, now_, *sink_);
   if (!guards_.has(Guard::kSuccessOnConsumed)) {
     finish_if_consumed(room);
   }

@@ -458,18 +458,17 @@ inline bool SessionTable::revive(Peer& peer, SessionEpoch epoch, Instant now, Ac
   return true;
 }
 
-void SessionTable::handle_resume(Peer& peer, const wire::Resume& resumption, Instant now,
+void SessionTable::handle_resume(Peer& peer, const wire::Resume& resume, Instant now,
                                  ActionSink& sink) {
   Session& session = *peer.session;
-  const bool proven = resumption.proof == resume_proof(session, false, resumption.nonce);
+  const bool proven = resume.proof == resume_proof(session, false, resume.nonce);
   if (!session.live || (!proven && guards_.has(Guard::kResumeNeedsState))) {
     sink.count("foreign_messages");
     return;
   }
   session.last_heard = peer.last_heard = now;
   // Without a connection of our own the answer waits for it: the peer asks again.
-  say(peer,
-      wire::Resumed{session.epoch, resumption.nonce, resume_proof(session, true, resumption.nonce)},
+  say(peer, wire::Resumed{session.epoch, resume.nonce, resume_proof(session, true, resume.nonce)},
       sink);
 }
 

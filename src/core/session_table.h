@@ -53,8 +53,8 @@ class SessionTable {
   SessionTable(const ProtocolConfig& config, Environment& environment);
 
   // --- getters ---
-  const Session* find(SessionEpoch epoch) const;      // live ones only
-  const Session* live_session_of(PeerId peer) const;  // nullptr when there is none
+  const Session* find(SessionEpoch epoch) const;    // live ones only
+  const Session* live_session_of(PeerId id) const;  // nullptr when there is none
   const Session* live_session_at(const PeerAddress& address) const;
   const Peer* peer(PeerId id) const;
   const Peer* peer_of(SessionEpoch epoch) const;
@@ -63,7 +63,7 @@ class SessionTable {
   std::vector<PeerView> view(Instant now) const;
 
   // --- what came in ---
-  void handle_link_up(PeerId peer, Instant now, ActionSink& sink);
+  void handle_link_up(PeerId id, Instant now, ActionSink& sink);
   void handle_link_down(const LinkDown& event, Instant now, ActionSink& sink);
   void handle_frame(FrameArrived& event, Instant now, ActionSink& sink);
   void handle_lane_failed(const LaneFailed& event, Instant now, ActionSink& sink);
@@ -73,8 +73,8 @@ class SessionTable {
   // Decode: a peer that this side says hello to; dials it when it is new. nullopt: max_peers
   // reached.
   std::optional<PeerId> want_peer(const PeerAddress& address, Instant now, ActionSink& sink);
-  void add_interest(PeerId peer);
-  void drop_interest(PeerId peer, Instant now, ActionSink& sink);
+  void add_interest(PeerId id);
+  void drop_interest(PeerId id, Instant now, ActionSink& sink);
   // The set that keep_paired wants; others lose that mark.
   void set_paired(const std::vector<PeerAddress>& addresses, Instant now, ActionSink& sink);
   // Queues a message; it leaves with flush(). Ignored when the session is gone. owner: told by

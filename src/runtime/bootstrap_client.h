@@ -26,6 +26,8 @@ class BootstrapClient {
   BootstrapClient(const Options& options, core::RegistryRow self, ClusterTokens& tokens,
                   KeyDirectory& keys, Mailbox& mailbox);
   ~BootstrapClient();  // as stop()
+  BootstrapClient(const BootstrapClient&) = delete;
+  BootstrapClient& operator=(const BootstrapClient&) = delete;
 
   // Starts registering at the configured registries.
   Status start();

@@ -63,6 +63,8 @@ class BootstrapServerImpl final : public BootstrapServer {
         registry_({options.max_rows, options.max_superseded}),
         nonces_(kMaxNonces, kToleranceS) {}
   ~BootstrapServerImpl() override { stop(); }
+  BootstrapServerImpl(const BootstrapServerImpl&) = delete;
+  BootstrapServerImpl& operator=(const BootstrapServerImpl&) = delete;
 
   Status listen(const BootstrapServerOptions& options);
   std::string address() const override { return address_; }
@@ -98,7 +100,8 @@ Status BootstrapServerImpl::listen(const BootstrapServerOptions& options) {
   config.port = options.port;
   config.max_body_bytes = options.max_body_bytes;
   Result<std::unique_ptr<net::HttpServer>> server = net::HttpServer::start(
-      std::move(config), [this](HttpRequest request, std::shared_ptr<net::Responder> responder) {
+      std::move(config),
+      [this](const HttpRequest& request, const std::shared_ptr<net::Responder>& responder) {
         try {
           responder->respond(answer(request));
         } catch (const std::exception& error) {

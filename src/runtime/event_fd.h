@@ -14,6 +14,8 @@ class EventFd {
   static Result<EventFd> make();
   EventFd(EventFd&& other) noexcept;
   EventFd& operator=(EventFd&&) = delete;
+  EventFd(const EventFd&) = delete;
+  EventFd& operator=(const EventFd&) = delete;
   ~EventFd();
 
   int fd() const { return fd_; }

@@ -22,16 +22,16 @@ struct Registration {
 std::string encode_registration(const Registration& registration);
 // Fails with kMalformed; the text names the field. Texts are checked for length and control
 // characters.
-Result<Registration> decode_registration(std::string_view json);
+Result<Registration> decode_registration(std::string_view text);
 
 // Answer of GET: {"rows": [...]}. A row that does not parse is left out and counted in skipped.
 std::string encode_rows(std::span<const core::RegistryRow> rows);
-Result<std::vector<core::RegistryRow>> decode_rows(std::string_view json, std::size_t& skipped);
+Result<std::vector<core::RegistryRow>> decode_rows(std::string_view text, std::size_t& skipped);
 
 // {"error": {"message": ..., "code": ...}}.
 std::string encode_error(const Failure& failure);
 // The message in such an answer, empty when there is none.
-std::string decode_error(std::string_view json);
+std::string decode_error(std::string_view text);
 
 struct StatusReport {
   std::string_view role;

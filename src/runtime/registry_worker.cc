@@ -312,7 +312,7 @@ void RegistryWorker::look_up() {
   Result<std::vector<core::RegistryRow>> rows = fetch_rows(final);
   const Instant now = monotonic_now();
   if (!rows) {
-    lookup_failed(std::move(rows.error()), final);
+    lookup_failed(rows.error(), final);
     return;
   }
   use_rows(std::move(*rows), now);
@@ -324,7 +324,7 @@ void RegistryWorker::look_up() {
   lookup_not_before_ = now + jittered(lookup_pause_);
 }
 
-void RegistryWorker::lookup_failed(Failure cause, bool final) {
+void RegistryWorker::lookup_failed(const Failure& cause, bool final) {
   counters_.lookup_failures.fetch_add(1, std::memory_order_relaxed);
   const Instant now = monotonic_now();
   lookup_pause_ = std::clamp(lookup_pause_ * 2, kMinPause, kMaxLookupPause);

@@ -54,6 +54,8 @@ class RegistryWorker {
                  KeyDirectory& keys, Mailbox& mailbox, RegistryCounters& counters,
                  PairsChanged pairs_changed);
   ~RegistryWorker();
+  RegistryWorker(const RegistryWorker&) = delete;
+  RegistryWorker& operator=(const RegistryWorker&) = delete;
 
   // Fails when the system refuses a thread.
   Status start();
@@ -91,7 +93,7 @@ class RegistryWorker {
   void register_self();
   void registration_failed(Failure cause, bool refused);
   void look_up();
-  void lookup_failed(Failure cause, bool final);
+  void lookup_failed(const Failure& cause, bool final);
   Result<std::vector<core::RegistryRow>> fetch_rows(bool& final);
   void use_rows(std::vector<core::RegistryRow> rows, Instant now);
   void answer_queries();

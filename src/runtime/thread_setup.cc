@@ -1,8 +1,8 @@
 #include "runtime/thread_setup.h"
 
 #include <pthread.h>
-#include <signal.h>
 
+#include <csignal>
 #include <initializer_list>
 
 namespace kvferry::runtime {
