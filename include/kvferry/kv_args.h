@@ -36,6 +36,9 @@ std::string_view to_string(MemoryKind kind);
 std::string_view to_string(RegionKind kind);
 std::uint32_t dtype_bytes(DType dtype);
 
+// What one rank may register.
+inline constexpr std::size_t kMaxRegions = 4'096;
+
 // Registered memory: item_count items of item_bytes each, back to back from base. The engine owns
 // the memory and keeps it mapped until KvManager is destroyed.
 struct Region {

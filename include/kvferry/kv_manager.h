@@ -53,6 +53,8 @@ struct PairState {
   bool ready = false;
   std::string reason;               // last cause when not ready
   std::int64_t last_heard_ms = -1;  // age of the last sign of life; -1: never
+  std::string path{};      // prefill: how its bytes travel, "shm" or "tcp"; empty without a session
+  std::string path_why{};  // why not a path that was preferred
 };
 
 class KvManager {
@@ -79,7 +81,7 @@ class KvManager {
 
   // Opens sessions to every prefill rank that the given registry lists, ahead of any room, and
   // keeps them open. Decode only.
-  Status keep_paired(std::string bootstrap_address);
+  Status keep_paired(const std::string& bootstrap_address);
 
   std::vector<PairState> pairs() const;
   std::vector<MetricSample> metrics() const;

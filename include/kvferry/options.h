@@ -64,15 +64,21 @@ struct Options {
   std::uint32_t handshake_timeout_ms = 5'000;
 
   // Data plane.
-  std::string transport = "tcp";
-  std::string data_host;  // empty: control_host
+  std::string transport = "auto";  // shm where it works between the two processes, else tcp
+  std::string data_host;           // empty: control_host
   std::uint16_t data_port = 0;
   std::uint32_t lanes_per_peer = 2;
   std::uint32_t data_frame_bytes = 1U << 20;
   std::uint32_t data_frame_writes = 128;
-  std::uint32_t lane_heartbeat_ms = 250;
+  std::uint32_t lane_heartbeat_ms = 750;
   std::uint32_t lane_timeout_ms = 3'000;   // twice this without any lane ends a session
   std::uint32_t max_lane_strangers = 256;  // connections that have not proved themselves
+  // Writes carry a digest of their bytes: one that lands altered fails its room. Prefill decides.
+  bool page_digests = false;
+  std::uint32_t receive_threads = 2;  // decode: shared by all sessions
+  std::string shm_folder;  // of the shm socket, seen by both processes; empty: the runtime folder
+  std::uint32_t shm_lanes = 1;             // prefill: rings per session
+  std::uint32_t shm_ring_entries = 4'096;  // prefill: writes under way per ring, a power of two
 
   // Bootstrap.
   std::vector<std::string> bootstrap_addresses;  // host:port of the registries of this fleet

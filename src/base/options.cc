@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <limits>
 #include <optional>
@@ -211,7 +212,8 @@ void add_control_rows(std::vector<OptionRow>& rows) {
 }
 
 void add_data_rows(std::vector<OptionRow>& rows) {
-  rows.push_back(text<&Options::transport>("transport", "name", "transport of the data plane"));
+  rows.push_back(text<&Options::transport>("transport", "name",
+                                           "auto (shm where it works, else tcp), shm or tcp"));
   rows.push_back(text<&Options::data_host>("data_host", "address",
                                            "address that data lanes bind, empty: control_host"));
   rows.push_back(number<&Options::data_port>("data_port", "port", 0, 65'535,
@@ -229,6 +231,18 @@ void add_data_rows(std::vector<OptionRow>& rows) {
   rows.push_back(number<&Options::max_lane_strangers>(
       "max_lane_strangers", "connections", 1, 1U << 16,
       "data connections that have not proved themselves; further ones are dropped and counted"));
+  rows.push_back(flag<&Options::page_digests>(
+      "page_digests", "prefill: a digest with each write; one that lands altered fails its room"));
+  rows.push_back(number<&Options::receive_threads>(
+      "receive_threads", "threads", 1, 256, "decode: threads that move bytes into the pages"));
+  rows.push_back(text<&Options::shm_folder>(
+      "shm_folder", "folder",
+      "where the shm socket of a decode lies; both processes must see it; empty: runtime folder"));
+  rows.push_back(number<&Options::shm_lanes>("shm_lanes", "rings", 1, 64,
+                                             "prefill: rings of one shm session"));
+  rows.push_back(
+      number<&Options::shm_ring_entries>("shm_ring_entries", "writes", 64, 65'536,
+                                         "prefill: writes under way in one ring, a power of two"));
 }
 
 void add_process_rows(std::vector<OptionRow>& rows) {
@@ -325,7 +339,13 @@ Status check_addresses(const Options& options) {
     return refuse("control_host is empty: give the address to bind, for example 127.0.0.1");
   }
   if (options.transport.empty()) {
-    return refuse("transport is empty: name one, for example tcp");
+    return refuse("transport is empty: name one, for example auto");
+  }
+  if (std::popcount(options.shm_ring_entries) != 1 ||
+      options.shm_ring_entries < options.data_frame_writes) {
+    return refuse(fmt::format(
+        "shm_ring_entries {} must be a power of two and at least data_frame_writes ({})",
+        options.shm_ring_entries, options.data_frame_writes));
   }
   if (is_wildcard(options.control_host) && options.advertise_host.empty()) {
     return refuse(

@@ -231,11 +231,22 @@ class DemoRun {
     const auto value = [](const std::string& metrics, std::string_view name) {
       return metric_value(metrics, name).value_or(-1);
     };
+    read_path();
     result_.pages_granted = value(*decode, "kvferry_pages_granted_total");
     result_.pages_returned = value(*decode, "kvferry_pages_returned_total");
     result_.quarantined_pages = value(*decode, "kvferry_quarantined_pages");
     result_.pages_held = value(*prefill, "kvferry_pages_held_total");
     result_.pages_released = value(*prefill, "kvferry_pages_released_total");
+  }
+
+  // How the bytes went from prefill to decode, and why not over shared memory if they did not.
+  void read_path() {
+    const auto pairs = get_json(*client_, cluster_.prefill(), "/v1/kvferry/pairs");
+    if (!pairs) return;
+    const router::JsonView pair = pairs->root()["pairs"].at(0);
+    result_.path = pair["path"].text().value_or("");
+    const std::string why = pair["path_why"].text().value_or("");
+    if (!why.empty()) result_.path += " (" + why + ")";
   }
 
   // A room that failed on prefill ended before its transfer did. Only the cancelled ones may.

@@ -19,7 +19,7 @@ inline constexpr std::int64_t kDemoChunkTokens = 128;
 struct DemoOptions {
   std::string engine = "llama";
   std::string model;  // empty: beside the tree that this executable was built in
-  std::string transport = "tcp";
+  std::string transport = "auto";
   std::uint32_t prompts = 24;
   std::uint32_t max_tokens = 32;
   std::uint32_t cancelled = 6;  // further requests, cancelled in mid-transfer

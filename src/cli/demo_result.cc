@@ -132,9 +132,10 @@ std::string demo_table(const DemoOptions& options, const DemoResult& result) {
       "decode during or after prefill. overlap: share of the bytes that was there when prefill "
       "ended.\n\n"
       "identical answers   {} of {}\ncancelled requests  {}, of these in mid-transfer {}\n{}\n"
-      "prompt tokens {}, transport {}, engine {}, {:.1f} s in all\n",
+      "prompt tokens {}, transport {} over {}, engine {}, {:.1f} s in all\n",
       result.identical(), result.rows.size(), result.cancelled, result.cancelled_early,
-      counters(result), result.prompt_tokens(), options.transport, options.engine, result.seconds);
+      counters(result), result.prompt_tokens(), options.transport,
+      result.path.empty() ? "an unknown path" : result.path, options.engine, result.seconds);
   return out;
 }
 
@@ -147,6 +148,7 @@ Report demo_report(const DemoOptions& options, const DemoResult& result,
   report.summary.text("reason", verdict)
       .text("engine", options.engine)
       .text("transport", options.transport)
+      .text("path", result.path)
       .integer("prompts", static_cast<std::int64_t>(result.rows.size()))
       .integer("identical", result.identical())
       .integer("prompt_tokens", result.prompt_tokens())

@@ -35,6 +35,7 @@ struct DemoResult {
   double pages_held = -1;
   double pages_released = -1;
   double quarantined_pages = -1;
+  std::string path;  // "shm", or "tcp" with the reason
   double seconds = 0;
   std::string problem;  // the first thing that failed; empty: none
 

@@ -3,41 +3,73 @@
 #include <algorithm>
 
 namespace kvferry::data_plane {
+namespace {
 
-ClaimTable::Take ClaimTable::take(const IncomingWrite& write) {
-  if (claims_.contains(write.ticket)) return Take::kKnownTicket;
-  if (claims_.size() >= max_claims_) return Take::kFull;
-  const std::uint64_t begin = write.offset_in_item;
-  const std::uint64_t end = begin + write.length;
-  std::vector<Interval>& intervals = taken_[place_of(write)];
-  const auto after = std::lower_bound(
-      intervals.begin(), intervals.end(), begin,
-      [](const Interval& interval, std::uint64_t position) { return interval.end <= position; });
-  if (after != intervals.end() && after->begin < end) {
-    // Remembered, so that a second copy of this ticket is refused even when the range became free.
-    claims_.emplace(write.ticket, Claim{place_of(write), begin, State::kRefused});
-    return Take::kOverlap;
+// More room is made as it is needed: a grant may be far larger than what is written at a time.
+constexpr std::size_t kMaxReserved = 16'384;
+
+}  // namespace
+
+ClaimTable::ClaimTable(std::size_t max_claims, std::size_t places)
+    : max_claims_(std::min<std::size_t>(max_claims, ~std::uint32_t{0})), taken_(places) {
+  const std::size_t reserved = std::min({max_claims, places, kMaxReserved});
+  claims_.reserve(reserved);
+  by_ticket_.reserve(reserved);
+}
+
+bool ClaimTable::TakenRanges::add(Interval interval) {
+  if (first_.begin < interval.end && interval.begin < first_.end) return false;
+  if (!rest_) {
+    if (first_.begin == first_.end) {
+      first_ = interval;
+      return true;
+    }
+    rest_ = std::make_unique<std::vector<Interval>>();
   }
-  intervals.insert(after, Interval{begin, end});
-  claims_.emplace(write.ticket, Claim{place_of(write), begin, State::kCopying});
+  const auto after =
+      std::lower_bound(rest_->begin(), rest_->end(), interval.begin,
+                       [](const Interval& other, std::uint64_t at) { return other.end <= at; });
+  if (after != rest_->end() && after->begin < interval.end) return false;
+  rest_->insert(after, interval);
+  return true;
+}
+
+void ClaimTable::TakenRanges::remove(std::uint64_t begin) {
+  if (first_.begin != first_.end && first_.begin == begin) {
+    first_ = {};
+  } else if (rest_) {
+    std::erase_if(*rest_, [&](const Interval& interval) { return interval.begin == begin; });
+  }
+}
+
+ClaimTable::Take ClaimTable::take(TicketId ticket, std::size_t place, std::uint64_t begin,
+                                  std::uint64_t length, ClaimId& claim) {
+  if (claims_.size() >= max_claims_) {
+    return by_ticket_.contains(ticket.value()) ? Take::kKnownTicket : Take::kFull;
+  }
+  const auto index = static_cast<std::uint32_t>(claims_.size());
+  if (!by_ticket_.try_emplace(ticket.value(), index).second) return Take::kKnownTicket;
+  const Interval range{begin, begin + length};
+  const bool is_taken = taken_[place].add(range);
+  // Remembered in any case, so that a second copy of a ticket that was refused is refused even when
+  // the range became free.
+  claims_.push_back({range, place, is_taken ? State::kCopying : State::kRefused});
+  if (!is_taken) return Take::kOverlap;
+  claim = index;
   return Take::kTaken;
 }
 
-void ClaimTable::settle(TicketId ticket, State state) {
-  const auto found = claims_.find(ticket);
-  if (found == claims_.end() || found->second.state != State::kCopying) return;
-  found->second.state = state;
-  if (state != State::kRefused) return;
-  const auto taken = taken_.find(found->second.place);
-  if (taken == taken_.end()) return;
-  std::erase_if(taken->second,
-                [&](const Interval& interval) { return interval.begin == found->second.begin; });
+void ClaimTable::settle(ClaimId claim, State state) {
+  Claim& settled = claims_[claim];
+  if (settled.state != State::kCopying) return;
+  settled.state = state;
+  if (state == State::kRefused) taken_[settled.place].remove(settled.range.begin);
 }
 
 std::optional<ClaimTable::State> ClaimTable::find(TicketId ticket) const {
-  const auto found = claims_.find(ticket);
-  if (found == claims_.end()) return std::nullopt;
-  return found->second.state;
+  const auto found = by_ticket_.find(ticket.value());
+  if (found == by_ticket_.end()) return std::nullopt;
+  return claims_[found->second].state;
 }
 
 }  // namespace kvferry::data_plane

@@ -2,10 +2,11 @@
 // ended. Not thread-safe: the slot's lock is held around every call.
 #pragma once
 
+#include <boost/unordered/unordered_flat_map.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "kvferry/ids.h"
@@ -25,36 +26,50 @@ class ClaimTable {
  public:
   enum class State : std::uint8_t { kCopying, kLanded, kTorn, kRefused };
   enum class Take : std::uint8_t { kTaken, kKnownTicket, kOverlap, kFull };
+  using ClaimId = std::size_t;
 
-  // max_claims bounds the memory that a writer of tiny ranges can make this table use.
-  explicit ClaimTable(std::size_t max_claims) : max_claims_(max_claims) {}
+  // max_claims bounds the memory that a writer of tiny ranges can make this table use; places is
+  // how many items it may claim ranges of.
+  ClaimTable(std::size_t max_claims, std::size_t places);
 
-  // The caller has checked that the range lies within the grant, so that its end can't overflow.
-  Take take(const IncomingWrite& write);
+  // place: which of the items. The caller has checked that the range lies within the grant, so that
+  // its end can't overflow. `claim` is set when the range was taken.
+  Take take(TicketId ticket, std::size_t place, std::uint64_t begin, std::uint64_t length,
+            ClaimId& claim);
   // Ends a claim that is being copied. kRefused gives the range back, since no byte of it was
   // touched.
-  void settle(TicketId ticket, State state);
+  void settle(ClaimId claim, State state);
   // How the ticket stands; nothing when it was never claimed here.
   std::optional<State> find(TicketId ticket) const;
 
  private:
-  struct Claim {
-    std::uint64_t place = 0;  // region and item
+  struct Interval {
     std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+  struct Claim {
+    Interval range;
+    std::size_t place = 0;
     State state = State::kCopying;
   };
-  struct Interval {
-    std::uint64_t begin;
-    std::uint64_t end;
+  // What of one item is taken. Most writes are a whole page, so one interval needs no list.
+  class TakenRanges {
+   public:
+    // False when some byte of the interval is taken.
+    bool add(Interval interval);
+    void remove(std::uint64_t begin);
+
+   private:
+    Interval first_;                               // empty: none
+    std::unique_ptr<std::vector<Interval>> rest_;  // sorted, disjoint
   };
 
-  static std::uint64_t place_of(const IncomingWrite& write) {
-    return (std::uint64_t{write.region.value()} << 32) | write.item;
-  }
-
   std::size_t max_claims_;
-  std::unordered_map<TicketId, Claim> claims_;
-  std::unordered_map<std::uint64_t, std::vector<Interval>> taken_;  // sorted, disjoint
+  // Claims in the order of their taking, and which ticket has which: going through a frame, all but
+  // the look-up of the ticket is next to what was touched last.
+  std::vector<Claim> claims_;
+  boost::unordered_flat_map<std::uint64_t, std::uint32_t> by_ticket_;
+  std::vector<TakenRanges> taken_;  // by place
 };
 
 }  // namespace kvferry::data_plane

@@ -6,11 +6,13 @@
 
 namespace kvferry::data_plane {
 
-std::vector<std::string_view> transport_names() { return {"tcp"}; }
+std::vector<std::string_view> transport_names() { return {"auto", "shm", "tcp"}; }
 
 Result<std::unique_ptr<Transport>> make_transport(std::string_view name,
                                                   const TransportConfig& config,
                                                   CompletionSink& sink) {
+  if (name == "auto") return make_lane_transport(LaneChoice::kAuto, config, sink);
+  if (name == "shm") return make_lane_transport(LaneChoice::kShm, config, sink);
   if (name == "tcp") return make_lane_transport(LaneChoice::kTcp, config, sink);
   std::string known;
   for (const std::string_view other : transport_names()) {

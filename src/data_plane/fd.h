@@ -18,6 +18,8 @@ class Fd {
     }
     return *this;
   }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
   ~Fd() { reset(); }
 
   int get() const { return fd_; }

@@ -1,6 +1,10 @@
 #include "data_plane/incoming_frame.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "data_plane/page_digest.h"
 
 namespace kvferry::data_plane {
 namespace {
@@ -13,7 +17,11 @@ constexpr std::size_t kPartPieces = 128;
 
 void IncomingFrame::begin(ReceiveGate::Reader& reader, std::shared_ptr<SessionSlots> slots,
                           GrantSlot slot, Generation generation,
-                          std::span<const IncomingWrite> writes) {
+                          std::span<const IncomingWrite> writes,
+                          std::span<const std::uint64_t> digests) {
+  reader_ = &reader;
+  digests_.assign(digests.begin(), digests.end());
+  altered_.clear();
   slots_ = std::move(slots);
   slot_ = slot;
   generation_ = generation;
@@ -29,32 +37,44 @@ void IncomingFrame::begin(ReceiveGate::Reader& reader, std::shared_ptr<SessionSl
   if (!slots_->in_range(slot)) return;  // refused, as items start out
   MarkScope mark(reader, *slots_, slot_, generation_);
   std::lock_guard lock(slots_->lock_of(slot_));
-  for (Item& item : items_) claim(item, mark.is_live());
+  layout::GrantExtent::LastPlace last;
+  for (Item& item : items_) claim(item, mark.is_live(), last);
 }
 
-void IncomingFrame::claim(Item& item, bool live) {
+void IncomingFrame::claim(Item& item, bool live, layout::GrantExtent::LastPlace& last) {
   SessionSlots::Life* life = slots_->slots_[slot_.value()].life.get();
   if (life == nullptr || life->generation != generation_) {
     item.result = WriteResult::kFenced;
     return;
   }
-  if (life->claims.find(item.write.ticket)) {
-    item.answer = Answer::kFirstCopy;
-    return;
-  }
-  if (!live) {
-    item.result = WriteResult::kFenced;
-    return;
-  }
   const IncomingWrite& write = item.write;
-  std::byte* target = slots_->gate_->address_of(write);
-  if (target == nullptr ||
-      !life->extent.contains(write.region, write.item, write.offset_in_item, write.length)) {
+  std::byte* target = live ? slots_->gate_->address_of(write) : nullptr;
+  std::optional<std::uint64_t> place;
+  if (target != nullptr) {
+    place =
+        life->extent.place_of(write.region, write.item, write.offset_in_item, write.length, last);
+  }
+  if (!place) {
+    // A ticket that is known keeps its outcome, whatever its second copy names.
+    if (life->claims.find(write.ticket)) {
+      item.answer = Answer::kFirstCopy;
+    } else if (!live) {
+      item.result = WriteResult::kFenced;
+    }
     return;
   }
-  if (life->claims.take(write) != ClaimTable::Take::kTaken) return;
-  item.target = target;
-  item.goes_to_page = true;
+  switch (life->claims.take(write.ticket, *place, write.offset_in_item, write.length, item.claim)) {
+    case ClaimTable::Take::kTaken:
+      item.target = target;
+      item.goes_to_page = true;
+      return;
+    case ClaimTable::Take::kKnownTicket:
+      item.answer = Answer::kFirstCopy;
+      return;
+    case ClaimTable::Take::kOverlap:
+    case ClaimTable::Take::kFull:
+      return;
+  }
 }
 
 std::span<const iovec> IncomingFrame::page_part() {
@@ -129,7 +149,7 @@ void IncomingFrame::end(bool valid) {
     const bool known = life != nullptr && life->generation == generation_;
     for (Item& item : items_) {
       if (item.target == nullptr) continue;
-      if (item.goes_to_page && valid && live) {
+      if (item.goes_to_page && valid && live && !item.is_altered) {
         item.result = WriteResult::kLanded;
         landings_.push_back(landing_of(item));
       } else {
@@ -138,22 +158,77 @@ void IncomingFrame::end(bool valid) {
                                    : WriteResult::kFenced;
       }
       if (!known) continue;
-      life->claims.settle(item.write.ticket, item.result == WriteResult::kLanded
-                                                 ? ClaimTable::State::kLanded
-                                             : item.touched ? ClaimTable::State::kTorn
-                                                            : ClaimTable::State::kRefused);
+      life->claims.settle(item.claim, item.result == WriteResult::kLanded
+                                          ? ClaimTable::State::kLanded
+                                      : item.touched ? ClaimTable::State::kTorn
+                                                     : ClaimTable::State::kRefused);
     }
   }
+  count_results();
   CompletionSink& sink = slots_->gate_->sink_;
   if (!landings_.empty()) sink.writes_landed(landings_);
   if (!live) return;
   for (const Item& item : items_) {
     const bool torn_here = item.target != nullptr && item.result == WriteResult::kTorn;
-    if (torn_here) sink.write_torn(landing_of(item));
+    if (torn_here && !item.is_altered) sink.write_torn(landing_of(item), "stopped in the middle");
+  }
+  tell_altered();
+}
+
+void IncomingFrame::count_results() {
+  GateCounters& counters = slots_->gate_->counters_;
+  for (const Item& item : items_) {
+    if (item.answer == Answer::kFirstCopy) continue;
+    if (item.result == WriteResult::kRefused) ++counters.writes_refused;
+    if (item.result == WriteResult::kFenced) ++counters.writes_stale;
+    if (item.result == WriteResult::kTorn) ++counters.writes_torn;
+  }
+}
+
+// Under marks, as copies are: once a fence is done nobody looks at the page, whose next owner may
+// be writing it, or whose memory may be gone.
+std::optional<std::uint64_t> IncomingFrame::digest_in_place(const Item& item) {
+  std::span<const std::byte> bytes(item.target, item.write.length);
+  if (bytes.size() <= kPartBytes) {
+    MarkScope mark(*reader_, *slots_, slot_, generation_);
+    if (!mark.is_live()) return std::nullopt;
+    return page_digest(bytes);
+  }
+  PageDigest digest;
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min<std::size_t>(bytes.size(), kPartBytes));
+    MarkScope mark(*reader_, *slots_, slot_, generation_);
+    if (!mark.is_live()) return std::nullopt;
+    digest.add(part);
+    bytes = bytes.subspan(part.size());
+  }
+  return digest.value();
+}
+
+void IncomingFrame::compare_digests() {
+  for (std::size_t i = 0; i < digests_.size(); ++i) {
+    if (!items_[i].goes_to_page) continue;
+    const auto digest = digest_in_place(items_[i]);
+    if (!digest) return;  // fenced: end() sees it, too, and nothing lands
+    if (*digest == digests_[i]) continue;
+    items_[i].is_altered = true;
+    altered_.push_back({i, *digest});
+  }
+}
+
+void IncomingFrame::tell_altered() {
+  ReceiveGate& gate = *slots_->gate_;
+  for (const Altered& altered : altered_) {
+    ++gate.counters_.page_digest_mismatches;
+    gate.sink_.write_torn(landing_of(items_[altered.index]),
+                          fmt::format("landed altered: its digest is {:016x}, its source's was "
+                                      "{:016x}",
+                                      altered.digest, digests_[altered.index]));
   }
 }
 
 void IncomingFrame::finish(bool valid) {
+  if (valid) compare_digests();
   end(valid);
   is_finished_ = true;
 }

@@ -7,10 +7,14 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "data_plane/host_regions.h"
 #include "data_plane/lanes/lane_target.h"
 #include "data_plane/lanes/source_session.h"
 #include "data_plane/receive_gate.h"
+#include "data_plane/region_uses.h"
+#include "data_plane/shm/shm_door.h"
+#include "data_plane/shm/shm_source_lane.h"
 #include "data_plane/tcp/tcp_door.h"
 #include "data_plane/tcp/tcp_source_lane.h"
 
@@ -24,14 +28,21 @@ TransportProperties properties_of(LaneChoice choice) {
   return {name, true, true, false};
 }
 
+std::vector<std::string_view> offers_of(LaneChoice choice) {
+  if (choice == LaneChoice::kAuto) return {"auto", "shm", "tcp"};
+  return {properties_of(choice).name};
+}
+
 constexpr milliseconds kMaxTick{50};
 constexpr milliseconds kMinTick{5};
 
 class LaneSourceTransport final : public Transport {
  public:
   LaneSourceTransport(LaneChoice choice, const TransportConfig& config, CompletionSink& sink)
-      : choice_(choice), config_(config), sink_(sink) {}
+      : choice_(choice), config_(config), sink_(sink), uses_(sink) {}
   ~LaneSourceTransport() override { stop(); }
+  LaneSourceTransport(const LaneSourceTransport&) = delete;
+  LaneSourceTransport& operator=(const LaneSourceTransport&) = delete;
 
   Status start() {
     const Duration shortest = milliseconds(std::min(
@@ -48,6 +59,7 @@ class LaneSourceTransport final : public Transport {
   }
 
   TransportProperties properties() const override { return properties_of(choice_); }
+  std::vector<std::string_view> offers() const override { return offers_of(choice_); }
 
   std::vector<std::uint8_t> local_blob() const override {
     TargetBlob blob;
@@ -62,9 +74,18 @@ class LaneSourceTransport final : public Transport {
 
   Status register_regions(std::span<const Region> regions) override {
     if (auto checked = check_host_regions(regions, properties().name); !checked) return checked;
-    regions_.assign(regions.begin(), regions.end());
+    if (choice_ != LaneChoice::kTcp) {
+      if (auto checked = check_memory_files(regions); !checked) return checked;
+    }
+    if (auto taken = uses_.register_regions(regions, !sessions_.empty()); !taken) return taken;
+    // No write uses the former ones; those that will come are posted to the loop after this.
+    loop_.post([this, added = std::vector<Region>(regions.begin(), regions.end())]() mutable {
+      regions_ = std::move(added);
+      for (const auto& session : live_) session->on_regions_changed();
+    });
     return {};
   }
+  Status unregister_regions(Unregister how) override { return uses_.unregister_regions(how); }
 
   Status open_session(const SessionLink& link) override {
     const auto target = parse_blob(link.peer_blob);
@@ -82,7 +103,7 @@ class LaneSourceTransport final : public Transport {
       return fail(FailureCode::kWrongState, "a session of this epoch is open already");
     }
     auto session = std::make_shared<SourceSession>(
-        loop_, sink_, config_, link, *target, std::move(paths), regions_, queued_writes_refused_);
+        loop_, uses_, config_, link, *target, std::move(paths), regions_, queued_writes_refused_);
     {
       std::lock_guard lock(sessions_mutex_);
       sessions_.emplace(link.epoch, session);
@@ -117,12 +138,14 @@ class LaneSourceTransport final : public Transport {
   void post(SessionEpoch epoch, std::span<const layout::Write> writes) override {
     const auto found = sessions_.find(epoch);
     const Instant deadline = monotonic_now() + milliseconds(config_.write_timeout_ms);
-    auto copy = std::make_shared<std::vector<layout::Write>>(writes.begin(), writes.end());
-    if (found == sessions_.end()) {
-      loop_.post([this, epoch, copy] { refuse(epoch, *copy); });
+    // Past the count of uses when they are not counted.
+    const bool is_use = uses_.begin_writes(writes.size());
+    if (!is_use || found == sessions_.end()) {
+      auto copy = std::make_shared<std::vector<layout::Write>>(writes.begin(), writes.end());
+      loop_.post([epoch, copy, &sink = is_use ? uses_ : sink_] { refuse(sink, epoch, *copy); });
       return;
     }
-    loop_.post([session = found->second, copy, deadline] { session->enqueue(*copy, deadline); });
+    found->second->post(writes, deadline);
   }
 
   void give_up(SessionEpoch epoch, GrantSlot slot, Generation generation) override {
@@ -133,8 +156,8 @@ class LaneSourceTransport final : public Transport {
   }
 
   void stop() override {
-    for (auto& [epoch, session] : sessions_) {
-      loop_.post([session = session] { session->close(); });
+    for (const auto& [epoch, open] : sessions_) {
+      loop_.post([session = open] { session->close(); });
     }
     {
       std::lock_guard lock(sessions_mutex_);
@@ -154,18 +177,27 @@ class LaneSourceTransport final : public Transport {
   }
 
  private:
-  void refuse(SessionEpoch epoch, std::span<const layout::Write> writes) {
+  static void refuse(CompletionSink& sink, SessionEpoch epoch,
+                     std::span<const layout::Write> writes) {
     std::vector<WriteCompletion> completions;
     for (const layout::Write& write : writes) {
       completions.push_back({epoch, write.ticket, layout::WriteOutcome::kRefused});
     }
-    sink_.writes_completed(completions);
+    sink.writes_completed(completions);
   }
 
   std::vector<LanePath> paths_to(const TargetBlob& target) {
     std::vector<LanePath> paths;
+    if (choice_ != LaneChoice::kTcp && !target.unix_path.empty()) {
+      paths.push_back({"shm", config_.shm_lanes, true,
+                       [this](LaneOwner& owner, const LaneSettings& settings,
+                              std::uint32_t& next_serial) -> std::unique_ptr<SourceLane> {
+                         return std::make_unique<shm::ShmSourceLane>(
+                             loop_, owner, settings, next_serial, config_.shm_ring_entries);
+                       }});
+    }
     if (choice_ != LaneChoice::kShm && !target.host.empty() && target.port != 0) {
-      paths.push_back({"tcp", config_.lanes_per_peer,
+      paths.push_back({"tcp", config_.lanes_per_peer, false,
                        [this](LaneOwner& owner, const LaneSettings& settings,
                               std::uint32_t& next_serial) -> std::unique_ptr<SourceLane> {
                          return std::make_unique<tcp::TcpSourceLane>(loop_, owner, settings,
@@ -178,7 +210,8 @@ class LaneSourceTransport final : public Transport {
   const LaneChoice choice_;
   const TransportConfig config_;
   CompletionSink& sink_;
-  std::vector<Region> regions_;
+  RegionUses uses_;
+  std::vector<Region> regions_;  // the loop's
   std::atomic<std::uint64_t> queued_writes_refused_{0};
   EventLoop loop_;
   mutable std::mutex sessions_mutex_;  // changed by the driver, read by whoever reports
@@ -194,11 +227,25 @@ class LaneTargetTransport final : public Transport {
       : choice_(choice),
         config_(config),
         sink_(sink),
-        gate_(config.max_grant_slots, sink),
+        uses_(sink),
+        gate_(config.max_grant_slots, uses_),
         target_(config, sink, gate_) {}
   ~LaneTargetTransport() override { stop(); }
+  LaneTargetTransport(const LaneTargetTransport&) = delete;
+  LaneTargetTransport& operator=(const LaneTargetTransport&) = delete;
 
   Status start() {
+    if (choice_ != LaneChoice::kTcp) {
+      auto door = shm::ShmDoor::open(config_);
+      if (door) {
+        target_.add_door(std::move(*door));
+      } else if (choice_ == LaneChoice::kShm) {
+        return tl::unexpected(door.error());
+      } else {
+        log::warning("data plane: no shared memory with other processes of this host: {}",
+                     door.error().what);
+      }
+    }
     if (choice_ != LaneChoice::kShm) {
       auto door = tcp::TcpDoor::open(config_);
       if (!door) return tl::unexpected(door.error());
@@ -208,23 +255,27 @@ class LaneTargetTransport final : public Transport {
   }
 
   TransportProperties properties() const override { return properties_of(choice_); }
+  std::vector<std::string_view> offers() const override { return offers_of(choice_); }
 
   std::vector<std::uint8_t> local_blob() const override { return encode_blob(target_.blob()); }
 
   std::vector<TransportCounter> counters() const override {
-    const TargetCounters& counters = target_.counters();
-    return {
-        {"lane_strangers_full", counters.strangers_full.load(std::memory_order_relaxed)},
-        {"lane_strangers_rejected", counters.strangers_rejected.load(std::memory_order_relaxed)},
-        {"lane_strangers_timed_out", counters.strangers_timed_out.load(std::memory_order_relaxed)}};
+    std::vector<TransportCounter> counts = gate_.counters();
+    const TargetCounters& door = target_.counters();
+    counts.push_back({"lane_strangers_full", door.strangers_full.load()});
+    counts.push_back({"lane_strangers_rejected", door.strangers_rejected.load()});
+    counts.push_back({"lane_strangers_timed_out", door.strangers_timed_out.load()});
+    return counts;
   }
 
   Status register_regions(std::span<const Region> regions) override {
     if (auto checked = check_host_regions(regions, properties().name); !checked) return checked;
+    if (auto taken = uses_.register_regions(regions, gate_.has_sessions()); !taken) return taken;
     gate_.register_regions(regions);
     target_.set_largest_write(gate_.largest_item_bytes());
     return {};
   }
+  Status unregister_regions(Unregister how) override { return uses_.unregister_regions(how); }
 
   Status open_session(const SessionLink& link) override {
     auto slots = gate_.open_session(link.epoch);
@@ -241,6 +292,7 @@ class LaneTargetTransport final : public Transport {
   }
 
   void open_grant(GrantId grant, std::vector<SlotGrant> slots) override {
+    if (!uses_.begin_grant(grant)) slots.clear();  // no write of it may land
     gate_.open_grant(grant, std::move(slots));
   }
   void fence(GrantId grant) override { gate_.fence(grant); }
@@ -264,6 +316,7 @@ class LaneTargetTransport final : public Transport {
   const LaneChoice choice_;
   const TransportConfig config_;
   CompletionSink& sink_;
+  RegionUses uses_;
   ReceiveGate gate_;
   LaneTarget target_;
 };
@@ -285,6 +338,13 @@ Result<std::unique_ptr<Transport>> make_lane_transport(LaneChoice choice,
       config.lane_heartbeat_ms == 0) {
     return fail(FailureCode::kInvalidArgument,
                 "frame_bytes, frame_writes, lane_heartbeat_ms and lane_timeout_ms can't be 0");
+  }
+  if (choice != LaneChoice::kTcp && (!shm::is_ring_size(config.shm_ring_entries) ||
+                                     config.shm_ring_entries < config.frame_writes)) {
+    return fail(FailureCode::kInvalidArgument, "shm_ring_entries must be a power of two from " +
+                                                   std::to_string(shm::kMinRingEntries) + " to " +
+                                                   std::to_string(shm::kMaxRingEntries) +
+                                                   " and not below frame_writes");
   }
   if (config.role == Role::kPrefill) return make_started<LaneSourceTransport>(choice, config, sink);
   return make_started<LaneTargetTransport>(choice, config, sink);

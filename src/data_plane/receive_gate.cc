@@ -24,7 +24,7 @@ constexpr std::uint64_t kSpareClaims = 1'024;
 SessionSlots::Life::Life(Generation born, layout::GrantExtent granted)
     : generation(born),
       extent(std::move(granted)),
-      claims(extent.total_writes_bound() * kClaimsPerPiece + kSpareClaims) {}
+      claims(extent.total_writes_bound() * kClaimsPerPiece + kSpareClaims, extent.place_count()) {}
 
 SessionSlots::SessionSlots(ReceiveGate& gate, SessionEpoch epoch, std::uint32_t slot_count)
     : gate_(&gate),
@@ -62,10 +62,13 @@ std::optional<WriteResult> SessionSlots::outcome_of(GrantSlot slot, Generation g
   return WriteResult::kNotKnown;
 }
 
-ReceiveGate::Reader::Reader(ReceiveGate& gate) : gate_(gate), scratch_(kScratchBytes) {
-  std::lock_guard lock(gate_.marks_mutex_);
-  gate_.marks_.push_back(std::make_unique<ReadMark>());
-  mark_ = gate_.marks_.back().get();
+ReceiveGate::Reader::Reader(ReceiveGate& gate)
+    : gate_(gate), mark_(gate.add_mark()), scratch_(kScratchBytes) {}
+
+ReadMark* ReceiveGate::add_mark() {
+  std::lock_guard lock(marks_mutex_);
+  marks_.push_back(std::make_unique<ReadMark>());
+  return marks_.back().get();
 }
 
 ReceiveGate::Reader::~Reader() {
@@ -75,9 +78,9 @@ ReceiveGate::Reader::~Reader() {
 
 MarkScope::MarkScope(ReceiveGate::Reader& reader, const SessionSlots& slots, GrantSlot slot,
                      Generation generation)
-    : reader_(reader) {
+    : reader_(reader), live_(false) {
   reader_.mark_->value.store(mark_value(++reader_.sequence_, slot), std::memory_order_seq_cst);
-  live_ = slots.is_live(slot, generation);
+  live_ = slots.is_live(slot, generation);  // NOLINT(*-prefer-member-initializer): after the mark
 }
 
 MarkScope::~MarkScope() {
@@ -96,11 +99,24 @@ ReceiveGate::ReceiveGate(std::uint32_t max_grant_slots, CompletionSink& sink)
 
 ReceiveGate::~ReceiveGate() { stop(); }
 
+std::vector<TransportCounter> ReceiveGate::counters() const {
+  return {{"writes_refused", counters_.writes_refused.load()},
+          {"writes_stale", counters_.writes_stale.load()},
+          {"writes_torn", counters_.writes_torn.load()},
+          {"page_digest_mismatches", counters_.page_digest_mismatches.load()}};
+}
+
 void ReceiveGate::register_regions(std::span<const Region> regions) {
   regions_.assign(regions.begin(), regions.end());
+  largest_item_bytes_ = 0;
   for (const Region& region : regions_) {
     largest_item_bytes_ = std::max(largest_item_bytes_, region.item_bytes);
   }
+}
+
+bool ReceiveGate::has_sessions() const {
+  std::lock_guard lock(sessions_mutex_);
+  return !sessions_.empty();
 }
 
 std::shared_ptr<SessionSlots> ReceiveGate::open_session(SessionEpoch epoch) {

@@ -50,6 +50,14 @@ struct alignas(64) ReadMark {
 
 class ReceiveGate;
 
+// What became of writes that did not land; from any thread.
+struct GateCounters {
+  std::atomic<std::uint64_t> writes_refused{0};  // outside its grant, or of a claimed range
+  std::atomic<std::uint64_t> writes_stale{0};    // under a grant that is over
+  std::atomic<std::uint64_t> writes_torn{0};
+  std::atomic<std::uint64_t> page_digest_mismatches{0};
+};
+
 // The slots of one session. Reached only through the session's own lanes, so that no write can name
 // a slot of another session. Outlives the session as long as a grant or a lane holds it.
 class SessionSlots {
@@ -121,8 +129,13 @@ class ReceiveGate {
   ReceiveGate(const ReceiveGate&) = delete;
   ReceiveGate& operator=(const ReceiveGate&) = delete;
 
+  // While no grant is open and no fence is under way, also anew: what a receiving thread reads of
+  // the regions it reads under a mark, for which the fence of its grant has waited.
   void register_regions(std::span<const Region> regions);
+  bool has_sessions() const;
   std::uint64_t largest_item_bytes() const { return largest_item_bytes_; }
+  // From any thread.
+  std::vector<TransportCounter> counters() const;
 
   // Null when a session of this epoch is open already.
   std::shared_ptr<SessionSlots> open_session(SessionEpoch epoch);
@@ -160,11 +173,13 @@ class ReceiveGate {
   void run_fences();
   std::vector<Watched> marks_in(std::span<const FenceJob> jobs) const;
   void wake_fencer();
+  ReadMark* add_mark();
 
   const std::uint32_t max_grant_slots_;
   CompletionSink& sink_;
-  std::vector<Region> regions_;  // fixed before any session
+  std::vector<Region> regions_;  // fixed while a grant is open
   std::uint64_t largest_item_bytes_ = 0;
+  GateCounters counters_;
 
   mutable std::mutex sessions_mutex_;
   std::unordered_map<SessionEpoch, std::shared_ptr<SessionSlots>> sessions_;

@@ -47,8 +47,9 @@ class CompletionSink {
   virtual void writes_quiet(SessionEpoch session, std::span<const TicketId> tickets) noexcept = 0;
   // Target side. A landing is reported after its bytes are in place and before its sender is told.
   virtual void writes_landed(std::span<const Landing> landings) noexcept = 0;
-  // Some bytes of a write landed and no more will: the grant's room must fail.
-  virtual void write_torn(const Landing& landing) noexcept = 0;
+  // Not all bytes of a write landed as they were sent, and no more will: the grant's room must
+  // fail. how: what happened to it, in words that follow on "the write".
+  virtual void write_torn(const Landing& landing, std::string_view how) noexcept = 0;
   virtual void fence_done(GrantId grant) noexcept = 0;
   // Both sides: a lane of the session broke. The core counts these against lane_failure_limit.
   virtual void lane_failed(SessionEpoch session, Failure cause) noexcept = 0;
@@ -60,6 +61,9 @@ class CompletionSink {
   // local fence, and only where a conformance test proves it for the version in use; tcp and memory
   // never call it. The core then frees what the session's writers alone still held.
   virtual void session_torn_down(SessionEpoch session) noexcept = 0;
+  // Both sides, once per unregister_regions(kWhenUnused) that succeeded, possibly within that call:
+  // nothing reads or writes the regions any more, and others may be registered.
+  virtual void regions_released() noexcept = 0;
 };
 
 struct TransportConfig {
@@ -68,6 +72,9 @@ struct TransportConfig {
   std::uint16_t port = 0;
   std::string advertise_host;  // told to peers instead of host, for example behind a wildcard
   std::uint32_t lanes_per_peer = 2;
+  // prefill: each write carries a digest of its bytes, and one that lands altered is torn. A target
+  // compares whatever digest comes.
+  bool page_digests = false;
   std::uint32_t receive_threads = 2;  // decode: threads that receive, shared by all sessions
   std::uint32_t frame_bytes = 1U << 20;
   std::uint32_t frame_writes = 128;
@@ -75,14 +82,14 @@ struct TransportConfig {
   std::uint64_t max_inflight_bytes = 64ULL << 20;  // posted and not completed, per session
   std::uint32_t max_queued_writes = 4'194'304;     // waiting for that window, per session
   std::uint32_t write_timeout_ms = 30'000;
-  std::uint32_t lane_heartbeat_ms = 250;
+  std::uint32_t lane_heartbeat_ms = 750;
   std::uint32_t lane_timeout_ms = 3'000;
   std::uint32_t max_lane_strangers = 256;  // decode: connections that have not proved themselves
   // shm: the folder of the target's socket, which both processes must see; empty: the user's
   // runtime folder.
   std::string shm_folder;
   std::uint32_t shm_lanes = 1;             // prefill: rings per session
-  std::uint32_t shm_ring_entries = 1'024;  // prefill: writes under way per ring, a power of two
+  std::uint32_t shm_ring_entries = 4'096;  // prefill: writes under way per ring, a power of two
 };
 
 // Both ends of one session, opened by each side when the hello has completed.
@@ -117,6 +124,14 @@ struct PathReport {
   std::string why;   // empty when the preferred path is in use
 };
 
+// What unregister_regions does about regions that are in use. At a target a grant uses them from
+// open_grant() until its fence is done; at a source a posted write does until it landed, was
+// refused or became quiet.
+enum class Unregister : std::uint8_t {
+  kRefuseWhileUsed,  // fails with kWrongState and says how many use them
+  kWhenUnused,       // succeeds; CompletionSink::regions_released() follows the last use
+};
+
 // Counts from the transport's start; exported as <name>_total.
 struct TransportCounter {
   std::string_view name;  // a literal
@@ -128,6 +143,8 @@ class Transport {
   virtual ~Transport() = default;  // as stop()
 
   virtual TransportProperties properties() const = 0;
+  // The names under which it pairs with a peer, most wanted first.
+  virtual std::vector<std::string_view> offers() const { return {properties().name}; }
   // From any thread, also after stop().
   virtual std::vector<TransportCounter> counters() const { return {}; }
   // From any thread; of each open session that has a choice.
@@ -135,9 +152,16 @@ class Transport {
   // Goes into the hello: how this side is reached.
   virtual std::vector<std::uint8_t> local_blob() const = 0;
 
-  // Regions in RegionId order, before any session. Device memory is refused with what could move
-  // it.
+  // Regions in RegionId order, before any session. Refused: more than kMaxRegions, two that
+  // overlap, device memory (with what could move it), and at a source that may use shm a memory_fd
+  // that is no memfd or too short. One registration is in force at a time.
+  //
+  // After unregister_regions() others may be registered: while sessions are open only regions of
+  // the same shape (their number, item_bytes and item_count), since their peers were told of it.
   virtual Status register_regions(std::span<const Region> regions) = 0;
+  // When it has succeeded nothing new uses the regions: posted writes are refused, and a grant that
+  // is opened takes no write, then or later. stop() ends the wait for regions_released().
+  virtual Status unregister_regions(Unregister how) = 0;
 
   virtual Status open_session(const SessionLink& link) = 0;
   // Source: posted writes become unknown, then quiet once no more byte can leave. Target: nothing

@@ -48,6 +48,12 @@ GrantExtent::GrantExtent(std::vector<ItemSlice> page_slices, std::vector<PageInd
     items.push_back(page.value());
   }
   add_rules(std::move(page_slices), items);
+  if (!lists_.empty()) {
+    std::uint64_t distinct = 0;
+    for (const ItemRun& run : lists_.front().runs) distinct += run.count;
+    // A page that stands twice has one place, its first.
+    next_page_is_next_place_ = distinct == pages_.size();
+  }
   if (aux_slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(aux_slot);
     add_rules(std::move(aux_slices), {&slot, 1});
@@ -55,6 +61,10 @@ GrantExtent::GrantExtent(std::vector<ItemSlice> page_slices, std::vector<PageInd
   add_rules(std::move(state_slices), state_slots);
   std::sort(rules_.begin(), rules_.end(),
             [](const RegionRule& a, const RegionRule& b) { return a.region < b.region; });
+  for (RegionRule& rule : rules_) {
+    rule.first_place = place_count_;
+    place_count_ += lists_[rule.list].item_count;
+  }
 }
 
 GrantExtent::ItemRuns GrantExtent::make_runs(std::span<const std::uint32_t> items) {
@@ -103,7 +113,7 @@ void GrantExtent::add_rules(std::vector<ItemSlice> slices, std::span<const std::
     // Pieces that touch at the target may still come one by one: they lie apart at the source.
     total_writes_ += std::uint64_t{slice.piece_count} * items.size();
   }
-  lists_.push_back(make_runs(items));
+  lists_.push_back({make_runs(items), items.size()});
 }
 
 const GrantExtent::RegionRule* GrantExtent::find_rule(RegionId region) const {
@@ -115,16 +125,20 @@ const GrantExtent::RegionRule* GrantExtent::find_rule(RegionId region) const {
 
 std::optional<std::uint32_t> GrantExtent::find_item(const RegionRule& rule,
                                                     std::uint32_t item) const {
-  const ItemRuns& runs = lists_[rule.list];
-  const auto after =
-      std::upper_bound(runs.begin(), runs.end(), item,
-                       [](std::uint32_t wanted, const ItemRun& run) { return wanted < run.first; });
-  if (after == runs.begin()) {
+  const ItemRuns& runs = lists_[rule.list].runs;
+  if (runs.empty()) {
     return std::nullopt;
   }
-  const ItemRun& run = *std::prev(after);
-  return item - run.first < run.count ? std::optional(run.position + (item - run.first))
-                                      : std::nullopt;
+  // The last run that begins at or before the item. Without branches on what is compared: pages are
+  // scattered, so that each of them would be guessed wrong half of the time.
+  const ItemRun* run = runs.data();
+  for (std::size_t left = runs.size(); left > 1;) {
+    const std::size_t half = left / 2;
+    run += run[half].first <= item ? half : 0;
+    left -= half;
+  }
+  const bool found = run->first <= item && item - run->first < run->count;
+  return found ? std::optional(run->position + (item - run->first)) : std::nullopt;
 }
 
 bool GrantExtent::covers(const RegionRule& rule, std::uint64_t offset, std::uint64_t length) {
@@ -150,6 +164,27 @@ bool GrantExtent::contains(RegionId region, std::uint32_t item, std::uint64_t of
                            std::uint64_t length) const {
   const RegionRule* rule = find_rule(region);
   return rule != nullptr && covers(*rule, offset, length) && find_item(*rule, item).has_value();
+}
+
+std::optional<std::uint64_t> GrantExtent::place_of(RegionId region, std::uint32_t item,
+                                                   std::uint64_t offset, std::uint64_t length,
+                                                   LastPlace& last) const {
+  const RegionRule* rule = last.rule < rules_.size() && rules_[last.rule].region == region
+                               ? &rules_[last.rule]
+                               : find_rule(region);
+  if (rule == nullptr || !covers(*rule, offset, length)) {
+    return std::nullopt;
+  }
+  last.rule = static_cast<std::size_t>(rule - rules_.data());
+  const std::uint32_t next = last.position + 1;
+  const bool is_next = next_page_is_next_place_ && rule->list == 0 && next < pages_.size() &&
+                       pages_[next].value() == item;
+  const auto position = is_next ? std::optional(next) : find_item(*rule, item);
+  if (!position) {
+    return std::nullopt;
+  }
+  last.position = *position;
+  return rule->first_place + *position;
 }
 
 std::uint64_t GrantExtent::total_bytes() const { return total_bytes_; }

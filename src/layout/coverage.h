@@ -28,6 +28,16 @@ class GrantExtent {
   // Overflow of offset + length is outside, and so is a write of no bytes.
   bool contains(RegionId region, std::uint32_t item, std::uint64_t offset,
                 std::uint64_t length) const;
+  // As contains(), and the place of the item among all items of the grant, counted over its
+  // regions: below place_count(), and the same for the same item. `last` makes it cheap to go
+  // through the pages in the grant's order: give the same one to successive calls.
+  struct LastPlace {
+    std::size_t rule = 0;
+    std::uint32_t position = 0;
+  };
+  std::optional<std::uint64_t> place_of(RegionId region, std::uint32_t item, std::uint64_t offset,
+                                        std::uint64_t length, LastPlace& last) const;
+  std::uint64_t place_count() const { return place_count_; }
   std::uint64_t total_bytes() const;
   std::uint64_t total_writes_bound() const;  // pieces in all
   std::span<const PageIndex> pages() const;
@@ -47,6 +57,7 @@ class GrantExtent {
     std::vector<ItemSlice> slices;  // sorted by offset
     std::uint64_t item_bytes = 0;   // of all slices together
     std::size_t list = 0;           // index into lists_
+    std::uint64_t first_place = 0;
   };
 
   static ItemRuns make_runs(std::span<const std::uint32_t> items);
@@ -57,8 +68,14 @@ class GrantExtent {
   static bool covers(const RegionRule& rule, std::uint64_t offset, std::uint64_t length);
 
   std::vector<RegionRule> rules_;  // sorted by region
-  std::vector<ItemRuns> lists_;
+  struct ItemList {
+    ItemRuns runs;
+    std::uint64_t item_count = 0;
+  };
+  std::vector<ItemList> lists_;  // pages first, if there are any
   std::vector<PageIndex> pages_;
+  bool next_page_is_next_place_ = false;  // no page stands twice
+  std::uint64_t place_count_ = 0;
   std::uint64_t total_bytes_ = 0;
   std::uint64_t total_writes_ = 0;
 };

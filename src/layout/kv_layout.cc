@@ -16,7 +16,6 @@ constexpr std::uint32_t kMaxHeadDim = 1U << 16;
 constexpr std::uint32_t kMaxPageTokens = 1U << 16;
 constexpr std::uint32_t kMaxRanks = 1U << 16;
 // What a peer's codec accepts by default.
-constexpr std::size_t kMaxRegions = 4'096;
 constexpr std::size_t kMaxFingerprintBytes = 1'024;
 constexpr std::uint64_t kMaxTotalBytes = 1ULL << 62;
 

@@ -54,6 +54,8 @@ class Driver {
   };
   Driver(Parts parts, DriverSink::Parts sink_parts);
   ~Driver();
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
 
   Status start();
 

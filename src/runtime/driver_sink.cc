@@ -100,10 +100,11 @@ void DriverSink::send_frame(core::SendFrame send) {
 }
 
 Status DriverSink::open_data_session(core::OpenDataSession open) {
-  const std::string_view name = parts_.transport.properties().name;
-  if (open.transport != name) {
+  const std::vector<std::string_view> offers = parts_.transport.offers();
+  if (std::find(offers.begin(), offers.end(), open.transport) == offers.end()) {
     return fail(FailureCode::kSessionRefused,
-                fmt::format("transport {} was chosen, this side runs {}", open.transport, name));
+                fmt::format("transport {} was chosen, this side runs {}", open.transport,
+                            parts_.transport.properties().name));
   }
   data_plane::SessionLink link;
   link.epoch = open.epoch;

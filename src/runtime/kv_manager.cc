@@ -29,7 +29,7 @@ int KvManager::event_fd() const { return state_->releases().fd(); }
 
 void KvManager::drain_event_fd() { state_->releases().lower(); }
 
-Status KvManager::keep_paired(std::string bootstrap_address) {
+Status KvManager::keep_paired(const std::string& bootstrap_address) {
   return state_->keep_paired(bootstrap_address);
 }
 

@@ -100,9 +100,12 @@ void Mailbox::writes_landed(std::span<const layout::Landing> landings) noexcept 
                                });
 }
 
-void Mailbox::write_torn(const layout::Landing& landing) noexcept {
+void Mailbox::write_torn(const layout::Landing& landing, std::string_view how) noexcept {
   complete<core::WriteTorn>([](const auto&) { return false; },
-                            [&](core::WriteTorn& event) { event.landing = landing; });
+                            [&](core::WriteTorn& event) {
+                              event.landing = landing;
+                              event.how = how;
+                            });
 }
 
 void Mailbox::fence_done(GrantId grant) noexcept {

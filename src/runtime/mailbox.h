@@ -45,11 +45,13 @@ class Mailbox final : public data_plane::CompletionSink {
   void writes_completed(std::span<const layout::WriteCompletion> completions) noexcept override;
   void writes_quiet(SessionEpoch session, std::span<const TicketId> tickets) noexcept override;
   void writes_landed(std::span<const layout::Landing> landings) noexcept override;
-  void write_torn(const layout::Landing& landing) noexcept override;
+  void write_torn(const layout::Landing& landing, std::string_view how) noexcept override;
   void fence_done(GrantId grant) noexcept override;
   void lane_failed(SessionEpoch session, Failure cause) noexcept override;
   void session_unreachable(SessionEpoch session, Failure cause) noexcept override;
   void session_torn_down(SessionEpoch session) noexcept override;
+  // Nobody waits for it: a manager registers its regions once, for its whole life.
+  void regions_released() noexcept override {}
 
   // --- the driver ---
   int wake_fd() const { return signal_.fd(); }

@@ -98,9 +98,21 @@ std::vector<PairState> ManagerState::pairs() const {
   const std::int64_t age = age_ms(*view);
   std::vector<PairState> pairs;
   pairs.reserve(view->snapshot.peers.size());
+  const std::vector<data_plane::PathReport> paths = transport_->paths();
   for (const core::PeerView& peer : view->snapshot.peers) {
-    pairs.push_back({peer.endpoint, peer.instance, peer.ready, peer.reason,
-                     peer.last_heard_ms < 0 ? -1 : peer.last_heard_ms + age});
+    PairState& pair = pairs.emplace_back();
+    pair = {peer.endpoint,
+            peer.instance,
+            peer.ready,
+            peer.reason,
+            peer.last_heard_ms < 0 ? -1 : peer.last_heard_ms + age,
+            {},
+            {}};
+    for (const data_plane::PathReport& path : paths) {
+      if (path.session != peer.epoch) continue;
+      pair.path = path.path;
+      pair.path_why = path.why;
+    }
   }
   return pairs;
 }

@@ -153,6 +153,11 @@ Status ManagerState::open_transport() {
   config.lane_heartbeat_ms = options_.lane_heartbeat_ms;
   config.lane_timeout_ms = options_.lane_timeout_ms;
   config.max_lane_strangers = options_.max_lane_strangers;
+  config.receive_threads = options_.receive_threads;
+  config.page_digests = options_.page_digests;
+  config.shm_folder = options_.shm_folder;
+  config.shm_lanes = options_.shm_lanes;
+  config.shm_ring_entries = options_.shm_ring_entries;
   Result<std::unique_ptr<data_plane::Transport>> transport =
       data_plane::make_transport(options_.transport, config, *mailbox_);
   if (!transport) {
@@ -177,7 +182,9 @@ core::ProtocolConfig ManagerState::protocol_config() const {
   self.require_identical = options_.require_identical;
   self.limits = {options_.max_grant_slots, options_.control_message_max_bytes,
                  options_.send_window_messages};
-  self.transports = {{std::string(properties.name), transport_->local_blob()}};
+  for (const std::string_view name : transport_->offers()) {
+    self.transports.push_back({std::string(name), transport_->local_blob()});
+  }
   config.transport_class = {properties.target_executes_copy, properties.local_fence};
   return config;
 }

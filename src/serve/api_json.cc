@@ -138,7 +138,9 @@ std::string pairs_json(std::span<const PairState> pairs) {
                                 {"instance", text_or_null(pair.instance)},
                                 {"ready", pair.ready},
                                 {"reason", text_or_null(pair.reason)},
-                                {"last_heard_ms", pair.last_heard_ms}});
+                                {"last_heard_ms", pair.last_heard_ms},
+                                {"path", text_or_null(pair.path)},
+                                {"path_why", text_or_null(pair.path_why)}});
   }
   return json::serialize(json::object{{"pairs", std::move(list)}});
 }

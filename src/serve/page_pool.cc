@@ -35,7 +35,7 @@ PagePool::PagePool(std::uint32_t page_count, std::uint32_t aux_slots,
 
 Result<std::unique_ptr<PagePool>> PagePool::create(const EngineInfo& engine,
                                                    std::uint32_t page_count,
-                                                   std::uint32_t aux_slots) {
+                                                   std::uint32_t aux_slots, Memory memory) {
   if (page_count == 0 || aux_slots == 0) {
     return fail(FailureCode::kInvalidArgument,
                 "a page pool needs at least one page and one aux slot");
@@ -46,23 +46,42 @@ Result<std::unique_ptr<PagePool>> PagePool::create(const EngineInfo& engine,
   const std::size_t aux_bytes = aligned(std::size_t{kAuxRecordBytes} * aux_slots);
   std::unique_ptr<PagePool> pool(new PagePool(page_count, aux_slots, engine.page_size_tokens));
   pool->memory_bytes_ = region_bytes * 2 * engine.layers + aux_bytes;
-  void* memory = mmap(nullptr, pool->memory_bytes_, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    return fail(FailureCode::kOperatingSystem,
-                fmt::format("mmap of {} bytes for {} pages: {}; lower the number of pool pages",
-                            pool->memory_bytes_, page_count, std::strerror(errno)));
-  }
-  pool->memory_ = static_cast<std::byte*>(memory);
-  std::byte* at = pool->memory_;
+  if (auto mapped = pool->map(memory); !mapped) return tl::unexpected(mapped.error());
+  std::byte* at = pool->base();
+  const auto add = [&](RegionKind kind, std::uint32_t layer, std::uint64_t item_bytes,
+                       std::uint32_t items) {
+    Region region{kind, layer, at, item_bytes, items, MemoryKind::kHost, -1, 0};
+    if (pool->shared_) {
+      region.memory_fd = pool->shared_->fd();
+      region.memory_fd_offset = static_cast<std::uint64_t>(at - pool->base());
+    }
+    pool->regions_.push_back(region);
+  };
   for (const RegionKind kind : {RegionKind::kKey, RegionKind::kValue}) {
     for (std::uint32_t layer = 0; layer < engine.layers; ++layer, at += region_bytes) {
-      pool->regions_.push_back({kind, layer, at, page_bytes, page_count, MemoryKind::kHost});
+      add(kind, layer, page_bytes, page_count);
     }
   }
-  pool->regions_.push_back(
-      {RegionKind::kAux, 0, at, kAuxRecordBytes, aux_slots, MemoryKind::kHost});
+  add(RegionKind::kAux, 0, kAuxRecordBytes, aux_slots);
   return pool;
+}
+
+Status PagePool::map(Memory memory) {
+  if (memory == Memory::kShared) {
+    auto shared = SharedPool::create(memory_bytes_);
+    if (!shared) return tl::unexpected(shared.error());
+    shared_ = std::move(*shared);
+    return {};
+  }
+  void* mapped = mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return fail(FailureCode::kOperatingSystem,
+                fmt::format("mmap of {} bytes for {} pages: {}; lower the number of pool pages",
+                            memory_bytes_, page_count_, std::strerror(errno)));
+  }
+  memory_ = static_cast<std::byte*>(mapped);
+  return {};
 }
 
 PagePool::~PagePool() {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kvferry/kv_args.h"
+#include "kvferry/shared_pool.h"
 #include "kvferry/status.h"
 #include "serve/engine.h"
 
@@ -22,10 +23,14 @@ namespace kvferry::serve {
 
 class PagePool {
  public:
+  // Shared memory can be read by a decode server of the same host (kvferry/shared_pool.h), so that
+  // is what a prefill server's pages lie in.
+  enum class Memory { kPrivate, kShared };
+
   // Maps memory for pages of the engine's shape and for aux slots; touched only when used.
   static Result<std::unique_ptr<PagePool>> create(const EngineInfo& engine,
-                                                  std::uint32_t page_count,
-                                                  std::uint32_t aux_slots);
+                                                  std::uint32_t page_count, std::uint32_t aux_slots,
+                                                  Memory memory = Memory::kPrivate);
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -58,10 +63,13 @@ class PagePool {
       std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<std::uint32_t>>;
 
   PagePool(std::uint32_t page_count, std::uint32_t aux_slots, std::uint32_t page_size_tokens);
+  Status map(Memory memory);
+  std::byte* base() const { return shared_ ? shared_->base() : memory_; }
 
   const std::uint32_t page_count_;
   const std::uint32_t page_size_tokens_;
-  std::byte* memory_ = nullptr;
+  std::optional<SharedPool> shared_;
+  std::byte* memory_ = nullptr;  // private
   std::size_t memory_bytes_ = 0;
   std::vector<Region> regions_;
   FreeList free_list_;

@@ -135,7 +135,9 @@ Status ServerImpl::start() {
 Status ServerImpl::start_transfer() {
   // Each accepted request may need an aux slot, while that of a failed one may still be held.
   auto pool =
-      PagePool::create(engine_->info(), options_.pool_pages, 2 * options_.limits.max_requests);
+      PagePool::create(engine_->info(), options_.pool_pages, 2 * options_.limits.max_requests,
+                       options_.role == ServeRole::kPrefill ? PagePool::Memory::kShared
+                                                            : PagePool::Memory::kPrivate);
   if (!pool) {
     return tl::unexpected(pool.error());
   }

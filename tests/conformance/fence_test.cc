@@ -2,11 +2,12 @@
 // does.
 #include <gtest/gtest.h>
 
-#include <array>
+#include <algorithm>
 #include <thread>
 
-#include "base/prng.h"
 #include "rig.h"
+#include "run_length.h"
+#include "stale_writes.h"
 
 namespace kvferry::data_plane {
 namespace {
@@ -17,6 +18,7 @@ using layout::WriteOutcome;
 constexpr std::uint64_t kSession = 11;
 
 class Fence : public testing::TestWithParam<Case> {};
+class BlockedFence : public Fence {};
 
 TEST_P(Fence, EndsWithoutAnyTraffic) {
   Rig rig(GetParam());
@@ -64,7 +66,7 @@ TEST_P(Fence, EndsWhenTheSessionIsGone) {
   EXPECT_TRUE(rig.fence(2)) << "granted after its session had ended";
 }
 
-TEST_P(Fence, EndsWhileAWriterIsStoppedInMidFrame) {
+TEST_P(BlockedFence, EndsWhileAWriterIsStoppedInMidFrame) {
   Rig::Tuning tuning;
   tuning.with_relay = true;
   tuning.write_timeout_ms = 100'000;
@@ -88,37 +90,24 @@ TEST_P(Fence, EndsWhileAWriterIsStoppedInMidFrame) {
   EXPECT_TRUE(rig.target_sink().snapshot().torn.empty()) << "its grant was over";
 }
 
-// A writer that never stops and never learns: it writes under the present, the last and the one
-// before last generation of each slot, whatever it is answered.
+// Posts stale and fresh writes from a thread of its own.
 class EndlessWriter {
  public:
-  static constexpr std::uint32_t kSlots = 8;
-
-  explicit EndlessWriter(Rig& rig) : rig_(rig), thread_([this] { run(); }) {}
+  explicit EndlessWriter(Rig& rig)
+      : rig_(rig), writes_(rig.shape(), 3), thread_([this] { run(); }) {}
   ~EndlessWriter() {
     stopping_ = true;
     thread_.join();
   }
-  std::array<std::atomic<std::uint64_t>, kSlots> generations{};
+  void set_generation(std::uint32_t slot, std::uint64_t generation) {
+    writes_.set_generation(slot, generation);
+  }
 
  private:
   void run() {
-    Prng prng(3);
     std::size_t posted = 0;
     while (!stopping_) {
-      std::vector<Write> writes;
-      for (int i = 0; i < 32; ++i) {
-        const auto slot = static_cast<std::uint32_t>(prng.below(kSlots));
-        const std::uint64_t now = generations[slot];
-        const std::uint64_t back = prng.below(3);
-        const auto region = static_cast<std::uint32_t>(prng.below(rig_.shape().regions));
-        Write write = rig_.write(slot, now > back ? now - back : 0, region, slot);
-        // Pieces rather than pages, so that a live grant has something left to claim.
-        const std::uint64_t piece = rig_.shape().item_bytes / 8;
-        write.offset_in_item = prng.below(8) * piece;
-        write.length = piece;
-        writes.push_back(write);
-      }
+      const auto writes = writes_.next(32);
       rig_.post(kSession, writes);
       posted += writes.size();
       rig_.source_sink().wait([&](const auto& state) { return state.completed() + 256 >= posted; });
@@ -127,6 +116,7 @@ class EndlessWriter {
   }
 
   Rig& rig_;
+  StaleWrites writes_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
@@ -143,36 +133,17 @@ TEST_P(Fence, LetsNoLateByteThroughUnderAStreamOfStaleWrites) {
   tuning.frame_bytes = 32U << 10;
   Rig rig(GetParam(), tuning);
   rig.open(kSession);
-  constexpr std::uint32_t kSlots = EndlessWriter::kSlots;
-  constexpr std::uint64_t kReleases = 400;
-  std::uint64_t late_pages = 0;
-  std::size_t landed = 0;
+  const std::uint64_t releases = by_length(400, 20'000);
   {
     EndlessWriter writer(rig);
-    for (std::uint64_t i = 0; i < kReleases; ++i) {
-      const auto slot = static_cast<std::uint32_t>(i % kSlots);
-      const std::uint64_t generation = i / kSlots + 1;
-      const std::byte mine{static_cast<std::uint8_t>(i)};
-      rig.grant(i + 1, kSession, slot, generation, {slot});
-      writer.generations[slot] = generation;
-      // The grant is released when some of its writes have landed, thus with others on their way.
-      ASSERT_TRUE(rig.target_sink().wait([&](const auto& state) {
-        return state.landed_lives.contains({slot, generation});
-      }));
-      ASSERT_TRUE(rig.fence(i + 1));
-      refill(rig, slot, mine);
-      // Looked at again after the other slots had their turn, or at once when the page is next.
-      if (i + 1 < kSlots) continue;
-      const auto oldest = static_cast<std::uint32_t>((i + 1) % kSlots);
-      const std::byte theirs{static_cast<std::uint8_t>(i + 1 - kSlots)};
-      for (std::uint32_t region = 0; region < rig.shape().regions; ++region) {
-        late_pages += rig.item_is(region, oldest, theirs) ? 0 : 1;
-      }
-    }
-    landed = rig.target_sink().snapshot().landings.size();
+    const auto late =
+        late_pages(rig, kSession, releases, [&](std::uint32_t slot, std::uint64_t generation) {
+          writer.set_generation(slot, generation);
+        });
+    ASSERT_TRUE(late);
+    EXPECT_EQ(*late, 0U);
   }
-  EXPECT_EQ(late_pages, 0U);
-  EXPECT_GE(landed, kReleases);
+  EXPECT_GE(rig.target_sink().snapshot().landings.size(), releases);
   EXPECT_TRUE(rig.source_sink().snapshot().lane_failures.empty());
 }
 
@@ -209,11 +180,9 @@ TEST_P(Fence, ManyAtOnceEachEndOnceWhileLanesRace) {
   for (const auto& [grant, count] : rig.target_sink().snapshot().fences) EXPECT_EQ(count, 1U);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Fence,
-                         testing::Values(Case{Kind::kTcp, kSimple}, Case{Kind::kTcp, kSixtyRegions},
-                                         Case{Kind::kMemory, kSimple},
-                                         Case{Kind::kMemory, kSixtyRegions}),
-                         [](const auto& shown) { return case_name(shown.param); });
+constexpr auto kName = [](const auto& shown) { return case_name(shown.param); };
+INSTANTIATE_TEST_SUITE_P(All, Fence, testing::ValuesIn(all_cases()), kName);
+INSTANTIATE_TEST_SUITE_P(All, BlockedFence, testing::ValuesIn(blockable_cases()), kName);
 
 }  // namespace
 }  // namespace kvferry::data_plane

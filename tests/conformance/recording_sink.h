@@ -5,9 +5,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,10 +38,12 @@ class RecordingSink final : public CompletionSink {
     std::vector<LandingRecord> landings;
     std::set<std::pair<std::uint32_t, std::uint64_t>> landed_lives;  // slot and generation
     std::vector<Landing> torn;
+    std::vector<std::string> torn_how;  // parallel to torn
     std::map<std::uint64_t, std::uint32_t> fences;
     std::vector<Failure> lane_failures;
     std::vector<std::pair<SessionEpoch, Failure>> unreachable;
     std::vector<SessionEpoch> torn_down;
+    std::uint32_t releases = 0;  // of the regions
 
     std::size_t completed() const { return tickets_completed; }
     bool has_outcome(std::uint64_t ticket) const {
@@ -55,7 +59,14 @@ class RecordingSink final : public CompletionSink {
   // Both ends of a rig count with one clock, so that orders can be compared.
   explicit RecordingSink(std::atomic<std::uint64_t>& clock) : clock_(clock) {}
 
+  // Called in the transport's thread at the moment of a completion or a landing, before anybody
+  // else knows of it. Set before any traffic.
+  std::function<void(std::span<const WriteCompletion>)> on_completed;
+  std::function<void(std::span<const Landing>)> on_landed;
+  std::function<void()> on_released;
+
   void writes_completed(std::span<const WriteCompletion> completions) noexcept override {
+    if (on_completed) on_completed(completions);
     change([&](State& state) {
       for (const WriteCompletion& completion : completions) {
         TicketRecord& record = state.tickets[completion.ticket.value()];
@@ -75,6 +86,7 @@ class RecordingSink final : public CompletionSink {
     });
   }
   void writes_landed(std::span<const Landing> landings) noexcept override {
+    if (on_landed) on_landed(landings);
     change([&](State& state) {
       for (const Landing& landing : landings) {
         state.landings.push_back({landing, ++clock_});
@@ -82,8 +94,15 @@ class RecordingSink final : public CompletionSink {
       }
     });
   }
-  void write_torn(const Landing& landing) noexcept override {
-    change([&](State& state) { state.torn.push_back(landing); });
+  void write_torn(const Landing& landing, std::string_view how) noexcept override {
+    change([&](State& state) {
+      state.torn.push_back(landing);
+      state.torn_how.emplace_back(how);
+    });
+  }
+  void regions_released() noexcept override {
+    if (on_released) on_released();
+    change([](State& state) { ++state.releases; });
   }
   void fence_done(GrantId grant) noexcept override {
     change([&](State& state) { ++state.fences[grant.value()]; });

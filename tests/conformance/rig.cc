@@ -13,45 +13,74 @@ namespace {
 std::unique_ptr<Transport> make(Kind kind, const TransportConfig& config, CompletionSink& sink,
                                 const std::shared_ptr<MemoryFabric>& fabric) {
   if (kind == Kind::kMemory) return std::make_unique<MemoryTransport>(config, sink, fabric);
-  auto transport = make_transport("tcp", config, sink);
+  auto transport = make_transport(kind == Kind::kTcp ? "tcp" : "shm", config, sink);
   if (!transport) std::abort();
   return std::move(*transport);
 }
 
 }  // namespace
 
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const Kind kind : {Kind::kTcp, Kind::kShm, Kind::kShmRemote, Kind::kMemory}) {
+    for (const Shape& shape : {kSimple, kSixtyRegions}) cases.push_back({kind, shape});
+  }
+  return cases;
+}
+
+std::vector<Case> blockable_cases() {
+  std::vector<Case> cases = all_cases();
+  std::erase_if(cases,
+                [](const Case& c) { return c.kind == Kind::kShm || c.kind == Kind::kShmRemote; });
+  return cases;
+}
+
 std::string case_name(const Case& c) {
-  return std::string(c.kind == Kind::kTcp ? "Tcp" : "Memory") +
+  static constexpr const char* kNames[] = {"Tcp", "Shm", "ShmRemote", "Memory"};
+  return std::string(kNames[static_cast<std::size_t>(c.kind)]) +
          (c.shape.regions == 1 ? "Simple" : "SixtyRegions");
 }
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << case_name(c); }
 
-Pool::Pool(const Shape& shape) : shape_(shape) {
+Pool::Pool(const Shape& shape, Backing backing) : shape_(shape) {
+  const std::uint64_t region_bytes = shape.item_bytes * shape.items;
+  if (backing == Backing::kShared) {
+    auto shared = SharedPool::create(region_bytes * shape.regions);
+    if (!shared) std::abort();
+    shared_ = std::move(*shared);
+    base_ = shared_->base();
+  } else {
+    private_.resize(region_bytes * shape.regions);
+    base_ = private_.data();
+  }
   for (std::uint32_t i = 0; i < shape.regions; ++i) {
-    memory_.emplace_back(shape.item_bytes * shape.items);
     Region region;
     region.kind = i % 2 == 0 ? RegionKind::kKey : RegionKind::kValue;
     region.layer = i / 2;
-    region.base = memory_.back().data();
+    region.base = base_ + i * region_bytes;
     region.item_bytes = shape.item_bytes;
     region.item_count = shape.items;
+    if (shared_) {
+      region.memory_fd = shared_->fd();
+      region.memory_fd_offset = i * region_bytes;
+    }
     regions_.push_back(region);
   }
 }
 
 std::span<std::byte> Pool::item(std::uint32_t region, std::uint32_t item) {
-  return std::span(memory_[region]).subspan(item * shape_.item_bytes, shape_.item_bytes);
+  return {regions_[region].base + item * shape_.item_bytes, shape_.item_bytes};
 }
 
 void Pool::fill(std::byte value) {
-  for (auto& memory : memory_) std::fill(memory.begin(), memory.end(), value);
+  std::fill_n(base_, shape_.item_bytes * shape_.items * shape_.regions, value);
 }
 
 void Pool::fill_pattern(std::uint64_t seed) {
-  for (std::size_t region = 0; region < memory_.size(); ++region) {
-    std::uint64_t state = seed * 1'000 + region;
-    for (std::byte& byte : memory_[region]) {
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    std::uint64_t state = seed * 1'000 + i;
+    for (std::byte& byte : std::span(regions_[i].base, shape_.item_bytes * shape_.items)) {
       state = state * 6'364'136'223'846'793'005ULL + 1'442'695'040'888'963'407ULL;
       byte = static_cast<std::byte>(state >> 56);
     }
@@ -59,17 +88,22 @@ void Pool::fill_pattern(std::uint64_t seed) {
 }
 
 Rig::Rig(const Case& c, const Tuning& tuning)
-    : case_(c), source_pool_(c.shape), target_pool_(c.shape) {
+    : case_(c),
+      source_pool_(c.shape,
+                   c.kind == Kind::kShm ? Pool::Backing::kShared : Pool::Backing::kPrivate),
+      target_pool_(c.shape) {
   source_pool_.fill_pattern(1);
   target_pool_.fill(kCanary);
   TransportConfig config;
   config.lanes_per_peer = tuning.lanes;
+  config.shm_lanes = tuning.lanes;
   config.write_timeout_ms = tuning.write_timeout_ms;
   config.lane_timeout_ms = tuning.lane_timeout_ms;
   config.lane_heartbeat_ms = tuning.lane_heartbeat_ms;
   config.frame_bytes = tuning.frame_bytes;
   config.max_inflight_bytes = tuning.max_inflight_bytes;
   config.max_lane_strangers = tuning.max_lane_strangers;
+  config.page_digests = tuning.page_digests;
   config.max_grant_slots = 64;
   config.role = Role::kDecode;
   target_ = make(c.kind, config, target_sink_, fabric_);
@@ -78,7 +112,7 @@ Rig::Rig(const Case& c, const Tuning& tuning)
   if (!source_->register_regions(source_pool_.regions())) std::abort();
   if (!target_->register_regions(target_pool_.regions())) std::abort();
   if (c.kind == Kind::kTcp && tuning.with_relay) {
-    relay_ = std::make_unique<Relay>(target_address().host, target_address().port);
+    relay_ = std::make_unique<support::Relay>(target_address().host, target_address().port);
   }
 }
 
@@ -185,6 +219,8 @@ bool Rig::item_is(std::uint32_t region, std::uint32_t page, std::byte value) {
 void Rig::block(bool blocked) {
   if (case_.kind == Kind::kTcp) {
     relay_->freeze(blocked);
+  } else if (case_.kind != Kind::kMemory) {
+    std::abort();
   } else {
     fabric_->stall_copies(blocked);
   }

@@ -12,12 +12,14 @@
 #include "data_plane/lanes/frame.h"
 #include "data_plane/memory/memory_fabric.h"
 #include "data_plane/transport.h"
+#include "kvferry/shared_pool.h"
 #include "recording_sink.h"
-#include "relay.h"
+#include "support/relay.h"
 
 namespace kvferry::data_plane {
 
-enum class Kind { kTcp, kMemory };
+// kShm copies out of a SharedPool, kShmRemote by process_vm_readv.
+enum class Kind { kTcp, kShm, kShmRemote, kMemory };
 
 struct Shape {
   std::uint32_t regions = 1;
@@ -31,13 +33,18 @@ struct Case {
   Kind kind = Kind::kTcp;
   Shape shape = kSimple;
 };
+// Every kind with both shapes.
+std::vector<Case> all_cases();
+// Those between whose ends bytes can be stopped.
+std::vector<Case> blockable_cases();
 std::ostream& operator<<(std::ostream& out, const Case& c);
 std::string case_name(const Case& c);
 
 // Registered memory of one side.
 class Pool {
  public:
-  explicit Pool(const Shape& shape);
+  enum class Backing { kPrivate, kShared };
+  explicit Pool(const Shape& shape, Backing backing = Backing::kPrivate);
   std::span<const Region> regions() const { return regions_; }
   std::span<std::byte> item(std::uint32_t region, std::uint32_t item);
   void fill(std::byte value);
@@ -46,7 +53,9 @@ class Pool {
 
  private:
   Shape shape_;
-  std::vector<std::vector<std::byte>> memory_;
+  std::vector<std::byte> private_;
+  std::optional<SharedPool> shared_;
+  std::byte* base_ = nullptr;
   std::vector<Region> regions_;
 };
 
@@ -63,6 +72,7 @@ class Rig {
     std::uint64_t max_inflight_bytes = 64ULL << 20;
     std::uint32_t lanes = 2;
     std::uint32_t max_lane_strangers = 256;
+    bool page_digests = false;
   };
 
   explicit Rig(const Case& c) : Rig(c, Tuning()) {}
@@ -76,7 +86,7 @@ class Rig {
   Pool& source_pool() { return source_pool_; }
   Pool& target_pool() { return target_pool_; }
   MemoryFabric& fabric() { return *fabric_; }
-  Relay& relay() { return *relay_; }
+  support::Relay& relay() { return *relay_; }
   const Shape& shape() const { return case_.shape; }
   TargetBlob target_address() const;
 
@@ -100,7 +110,8 @@ class Rig {
   bool item_equals_source(std::uint32_t region, std::uint32_t page);
   bool item_is(std::uint32_t region, std::uint32_t page, std::byte value);
 
-  // Stops bytes between the two ends, and lets them go on. Needs with_relay for tcp.
+  // Stops bytes between the two ends, and lets them go on; not for shm, where nothing is between
+  // them. Needs with_relay for tcp.
   void block(bool blocked);
 
  private:
@@ -115,7 +126,7 @@ class Rig {
   std::shared_ptr<MemoryFabric> fabric_ = std::make_shared<MemoryFabric>();
   std::unique_ptr<Transport> source_;
   std::unique_ptr<Transport> target_;
-  std::unique_ptr<Relay> relay_;
+  std::unique_ptr<support::Relay> relay_;
   std::uint64_t next_ticket_ = 1;
 };
 

@@ -2,7 +2,6 @@
 // protocol.
 #include <gtest/gtest.h>
 
-#include <dirent.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -12,6 +11,7 @@
 
 #include "base/crypto.h"
 #include "data_plane/factory.h"
+#include "process_state.h"
 #include "raw_lane.h"
 #include "rig.h"
 
@@ -24,27 +24,6 @@ using layout::WriteOutcome;
 constexpr std::uint64_t kSession = 21;
 constexpr std::uint32_t kRawSerial = 1'000'000;  // far from those of the rig's own source
 constexpr Case kCase{Kind::kTcp, kSimple};
-
-std::size_t entries_of(const char* folder) {
-  std::size_t count = 0;
-  DIR* dir = ::opendir(folder);
-  while (::readdir(dir) != nullptr) ++count;
-  ::closedir(dir);
-  return count;
-}
-std::size_t open_files() { return entries_of("/proc/self/fd"); }
-std::size_t threads() { return entries_of("/proc/self/task"); }
-
-// Waits for a count that falls in its own time, as threads that were joined leave /proc.
-template <typename Count>
-bool comes_to(Count&& count, std::size_t wanted) {
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  while (count() != wanted) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 std::uint64_t counter(const Transport& transport, std::string_view name) {
   for (const TransportCounter& counter : transport.counters()) {

@@ -97,7 +97,7 @@ bool EventLoop::run_tasks() {
 }
 
 void EventLoop::run() {
-  std::array<epoll_event, kEventsPerTurn> events;
+  std::array<epoll_event, kEventsPerTurn> events{};
   Instant next_tick = monotonic_now() + period_;
   for (;;) {
     int timeout_ms = -1;

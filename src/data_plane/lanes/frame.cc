@@ -1,6 +1,6 @@
 #include "data_plane/lanes/frame.h"
 
-#include <cstring>
+#include "data_plane/lanes/fields.h"
 
 namespace kvferry::data_plane {
 namespace {
@@ -10,53 +10,17 @@ constexpr std::uint32_t kTrailerMagic = 0x4546'564B;    // "KVFE"
 constexpr std::uint32_t kChallengeMagic = 0x4346'564B;  // "KVFC"
 constexpr std::uint32_t kResponseMagic = 0x5246'564B;   // "KVFR"
 constexpr std::uint32_t kWelcomeMagic = 0x5746'564B;    // "KVFW"
+constexpr std::uint8_t kDigestsFlag = 1;
 constexpr std::uint8_t kBlobVersion = 1;
 constexpr std::size_t kMaxHostBytes = 64;
 constexpr std::size_t kMaxPathBytes = 107;  // of a Unix socket
-
-template <typename T>
-void put(std::vector<std::uint8_t>& out, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    out.push_back(static_cast<std::uint8_t>(std::uint64_t{value} >> (8 * i)));
-  }
-}
-
-void put_bytes(std::vector<std::uint8_t>& out, std::span<const std::uint8_t> bytes) {
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
-
-// Reads fields one after another from a buffer that is long enough for all of them.
-class Fields {
- public:
-  explicit Fields(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  T take() {
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < sizeof(T); ++i) value |= std::uint64_t{bytes_[i]} << (8 * i);
-    bytes_ = bytes_.subspan(sizeof(T));
-    return static_cast<T>(value);
-  }
-  template <std::size_t N>
-  std::array<std::uint8_t, N> take_array() {
-    std::array<std::uint8_t, N> out{};
-    std::memcpy(out.data(), bytes_.data(), N);
-    bytes_ = bytes_.subspan(N);
-    return out;
-  }
-  std::size_t left() const { return bytes_.size(); }
-  std::span<const std::uint8_t> rest() const { return bytes_; }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
 
 }  // namespace
 
 void append_header(std::vector<std::uint8_t>& out, const FrameHeader& header) {
   put(out, kFrameMagic);
   put(out, static_cast<std::uint8_t>(header.type));
-  put(out, std::uint8_t{0});
+  put(out, header.has_digests ? kDigestsFlag : std::uint8_t{0});
   put(out, header.count);
   put(out, header.slot);
   put(out, std::uint32_t{0});
@@ -75,7 +39,9 @@ std::optional<FrameHeader> parse_header(std::span<const std::uint8_t, kHeaderByt
     return std::nullopt;
   }
   header.type = static_cast<FrameType>(type);
-  if (fields.take<std::uint8_t>() != 0) return std::nullopt;
+  const auto flags = fields.take<std::uint8_t>();
+  header.has_digests = header.type == FrameType::kData && flags == kDigestsFlag;
+  if (flags != 0 && !header.has_digests) return std::nullopt;
   header.count = fields.take<std::uint16_t>();
   header.slot = fields.take<std::uint32_t>();
   if (fields.take<std::uint32_t>() != 0) return std::nullopt;
@@ -102,6 +68,12 @@ IncomingWrite parse_descriptor(std::span<const std::uint8_t, kDescriptorBytes> b
   write.offset_in_item = fields.take<std::uint64_t>();
   write.length = fields.take<std::uint64_t>();
   return write;
+}
+
+void append_digest(std::vector<std::uint8_t>& out, std::uint64_t digest) { put(out, digest); }
+
+std::uint64_t parse_digest(std::span<const std::uint8_t, kDigestBytes> bytes) {
+  return Fields(bytes).take<std::uint64_t>();
 }
 
 void append_resolve_entry(std::vector<std::uint8_t>& out, const ResolveEntry& entry) {

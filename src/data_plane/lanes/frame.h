@@ -1,7 +1,8 @@
 // Bytes of a lane: handshake messages and frames, little-endian. Pure; every length that a peer
 // sends is checked here or by the caller before anything is sized by it.
 //
-// Source to target:  header, descriptors, payloads, trailer        (data)
+// Source to target:  header, descriptors, payloads, trailer        (data; with digests each
+//                                                                   descriptor ends with one)
 //                    header, entries                               (resolve)
 //                    header                                        (heartbeat)
 // Target to source:  header, one result byte per write             (ack, resolved)
@@ -39,6 +40,7 @@ struct FrameHeader {
   std::uint64_t payload_bytes = 0;  // data only
   std::uint64_t generation = 0;     // data only
   std::uint64_t sequence = 0;       // of the data frame, or the name of the resolve request
+  bool has_digests = false;         // data only
 };
 
 struct ResolveEntry {
@@ -49,17 +51,22 @@ struct ResolveEntry {
 
 inline constexpr std::size_t kHeaderBytes = 40;
 inline constexpr std::size_t kDescriptorBytes = 32;
+inline constexpr std::size_t kDigestBytes = 8;
 inline constexpr std::size_t kResolveEntryBytes = 24;
 inline constexpr std::size_t kTrailerBytes = 8;
 inline constexpr std::uint32_t kMaxFrameWrites = 1'024;
 inline constexpr std::uint32_t kMaxResolveEntries = 1'024;
 
 void append_header(std::vector<std::uint8_t>& out, const FrameHeader& header);
-// Nothing when the magic, the type or a reserved field is wrong: the lane has lost its framing.
+// Nothing when the magic, the type, the flags or a reserved field is wrong: the lane has lost its
+// framing.
 std::optional<FrameHeader> parse_header(std::span<const std::uint8_t, kHeaderBytes> bytes);
 
 void append_descriptor(std::vector<std::uint8_t>& out, const layout::Write& write);
 IncomingWrite parse_descriptor(std::span<const std::uint8_t, kDescriptorBytes> bytes);
+
+void append_digest(std::vector<std::uint8_t>& out, std::uint64_t digest);
+std::uint64_t parse_digest(std::span<const std::uint8_t, kDigestBytes> bytes);
 
 void append_resolve_entry(std::vector<std::uint8_t>& out, const ResolveEntry& entry);
 ResolveEntry parse_resolve_entry(std::span<const std::uint8_t, kResolveEntryBytes> bytes);

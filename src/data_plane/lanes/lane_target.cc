@@ -48,15 +48,20 @@ class LaneTarget::Porter final : public EventLoop::Handler {
 class LaneTarget::Stranger final : public EventLoop::Handler {
  public:
   Stranger(LaneTarget& target, LaneDoor& door, Fd fd, std::string peer)
-      : target_(target), door_(door), fd_(std::move(fd)), peer_(std::move(peer)) {
+      : target_(target),
+        door_(door),
+        fd_(std::move(fd)),
+        peer_(std::move(peer)),
+        token_(loop().add(fd_.get(), EPOLLIN, this)) {
     fill_random(nonce_);
     since_ = loop().now();
-    token_ = loop().add(fd_.get(), EPOLLIN, this);
     // A fresh socket takes these few bytes; if not, the peer never answers and is timed out.
     const std::vector<std::uint8_t> challenge = encode_challenge(nonce_);
     [[maybe_unused]] const auto sent =
         ::send(fd_.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL);
   }
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
   ~Stranger() {
     if (fd_.is_open()) loop().remove(token_, fd_.get());
   }
@@ -102,7 +107,7 @@ class LaneTarget::Stranger final : public EventLoop::Handler {
   LaneDoor& door_;
   Fd fd_;
   const std::string peer_;
-  EventLoop::Token token_ = 0;
+  const EventLoop::Token token_;
   Instant since_{};
   Nonce nonce_{};
   std::array<std::uint8_t, kResponseBytes> input_{};
@@ -168,10 +173,6 @@ void LaneTarget::open_session(const SessionLink& link, std::shared_ptr<SessionSl
   session->epoch = link.epoch;
   session->secret = link.secret;
   session->slots = std::move(slots);
-  for (std::size_t i = 0; i < link.peer_item_bytes.size() && i < link.peer_item_counts.size();
-       ++i) {
-    session->source_region_bytes.push_back(link.peer_item_bytes[i] * link.peer_item_counts[i]);
-  }
   {
     std::lock_guard lock(sessions_mutex_);
     sessions_.emplace(link.epoch, std::move(session));
@@ -319,7 +320,11 @@ void LaneTarget::on_lane_lost(TargetLane& lane, Failure cause) {
   if (!lane.session().closed) sink_.lane_failed(key.first, std::move(cause));
 }
 
-// The lane is still on the stack when it reports its loss.
+void LaneTarget::on_lane_over(TargetLane& lane) {
+  destroy_later(part_index(lane.serial()), LaneKey(lane.session().epoch, lane.serial()));
+}
+
+// The lane is still on the stack when it reports its end.
 void LaneTarget::destroy_later(std::size_t index, LaneKey key) {
   Part& part = *parts_[index];
   part.loop.post([this, &part, key] {
@@ -372,6 +377,7 @@ void LaneTarget::answer_resolve(LaneKey asker, std::uint32_t lost_serial, std::u
   const auto session = find_session(asker.first);
   if (!session) return;
   std::vector<WriteResult> results;
+  results.reserve(entries.size());
   for (const ResolveEntry& entry : entries) {
     // A ticket that another lane is copying has no end yet; the source can only take it as unknown.
     results.push_back(session->slots->outcome_of(entry.slot, entry.generation, entry.ticket)

@@ -32,6 +32,8 @@ class LaneTarget final : public TargetLaneOwner {
  public:
   LaneTarget(const TransportConfig& config, CompletionSink& sink, ReceiveGate& gate);
   ~LaneTarget();  // as stop()
+  LaneTarget(const LaneTarget&) = delete;
+  LaneTarget& operator=(const LaneTarget&) = delete;
 
   void add_door(std::unique_ptr<LaneDoor> door);  // before start()
   Status start();
@@ -45,6 +47,7 @@ class LaneTarget final : public TargetLaneOwner {
   void stop();
 
   void on_lane_lost(TargetLane& lane, Failure cause) override;
+  void on_lane_over(TargetLane& lane) override;
   void on_claims_ended(TargetSession& session) override;
   void on_resolve(TargetLane& lane, std::uint32_t lost_serial, std::uint64_t request,
                   std::vector<ResolveEntry> entries) override;

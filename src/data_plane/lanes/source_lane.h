@@ -61,6 +61,7 @@ struct LaneSettings {
   std::array<std::uint8_t, 32> secret{};
   Duration heartbeat{};
   Duration timeout{};
+  bool page_digests = false;  // each write carries one
 };
 
 class SourceLane {
@@ -89,6 +90,8 @@ class SourceLane {
 struct LanePath {
   std::string_view name;
   std::uint32_t lanes = 1;
+  // Its lanes tell the target where the regions lie, so that other regions need other lanes.
+  bool hands_over_regions = false;
   std::function<std::unique_ptr<SourceLane>(LaneOwner& owner, const LaneSettings& settings,
                                             std::uint32_t& next_serial)>
       make;
@@ -119,6 +122,7 @@ class UnansweredFrames {
  public:
   void add(OutFramePtr frame) { frames_.push_back(std::move(frame)); }
   bool empty() const { return frames_.empty(); }
+  const OutFrame& front() const { return *frames_.front(); }
   // The frame of this sequence with this many writes; null when there is none.
   OutFramePtr take(std::uint64_t sequence, std::size_t writes);
   std::vector<OutFramePtr> take_all();

@@ -13,7 +13,7 @@ constexpr std::size_t kMaxSpareFrames = 256;
 
 SourceSession::SourceSession(EventLoop& loop, CompletionSink& sink, const TransportConfig& config,
                              const SessionLink& link, const TargetBlob& target,
-                             std::vector<LanePath> paths, std::span<const Region> regions,
+                             std::vector<LanePath> paths, const std::vector<Region>& regions,
                              std::atomic<std::uint64_t>& queued_writes_refused)
     : loop_(loop),
       sink_(sink),
@@ -21,8 +21,12 @@ SourceSession::SourceSession(EventLoop& loop, CompletionSink& sink, const Transp
       epoch_(link.epoch),
       peer_item_bytes_(link.peer_item_bytes),
       regions_(regions),
-      lane_settings_{target, link.epoch, link.secret, milliseconds(config.lane_heartbeat_ms),
-                     milliseconds(config.lane_timeout_ms)},
+      lane_settings_{target,
+                     link.epoch,
+                     link.secret,
+                     milliseconds(config.lane_heartbeat_ms),
+                     milliseconds(config.lane_timeout_ms),
+                     config.page_digests},
       frame_bytes_(std::min(config.frame_bytes, target.frame_bytes)),
       frame_writes_(std::min({config.frame_writes, target.frame_writes, kMaxFrameWrites})),
       queued_writes_refused_(queued_writes_refused),
@@ -66,8 +70,15 @@ void SourceSession::on_lane_impossible(SourceLane&, std::string reason) {
     path_.why += (path_.why.empty() ? "" : "; ") + std::string(refused) + ": " + reason;
     path_.path = paths_[path_index_].name;
   }
-  // The lane that reports is still on the stack; whatever its siblings had is asked about on the
-  // new path.
+  // The lane that reports is still on the stack.
+  retire_lanes();
+  loop_.post([self = shared_from_this()] {
+    if (!self->closed_ && self->lanes_.empty()) self->start_path();
+  });
+}
+
+// Whatever the lanes had is asked about on those that follow.
+void SourceSession::retire_lanes() {
   for (std::unique_ptr<SourceLane>& lane : lanes_) {
     const std::uint32_t serial = lane->serial();
     for (OutFramePtr& frame : lane->close()) {
@@ -76,9 +87,12 @@ void SourceSession::on_lane_impossible(SourceLane&, std::string reason) {
     retired_.push_back(std::move(lane));
   }
   lanes_.clear();
-  loop_.post([self = shared_from_this()] {
-    if (!self->closed_ && self->lanes_.empty()) self->start_path();
-  });
+}
+
+void SourceSession::on_regions_changed() {
+  if (closed_ || !paths_[path_index_].hands_over_regions) return;
+  retire_lanes();
+  start_path();
 }
 
 void SourceSession::on_lane_quiet(SourceLane& lane) {
@@ -119,8 +133,22 @@ bool SourceSession::is_acceptable(const layout::Write& write) const {
          write.slot.value() < config_.max_grant_slots;
 }
 
-void SourceSession::enqueue(std::span<const layout::Write> writes, Instant deadline) {
-  for (const layout::Write& write : writes) {
+void SourceSession::post(std::span<const layout::Write> writes, Instant deadline) {
+  bool is_first = false;
+  {
+    std::lock_guard lock(posted_mutex_);
+    is_first = posted_.empty();
+    for (const layout::Write& write : writes) posted_.push_back({write, deadline});
+  }
+  if (is_first && !writes.empty()) loop_.post([self = shared_from_this()] { self->take_posted(); });
+}
+
+void SourceSession::take_posted() {
+  {
+    std::lock_guard lock(posted_mutex_);
+    std::swap(posted_, taken_);
+  }
+  for (const auto& [write, deadline] : taken_) {
     if (closed_) {
       completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kUnknown});
       quiet_.push_back(write.ticket);
@@ -134,6 +162,7 @@ void SourceSession::enqueue(std::span<const layout::Write> writes, Instant deadl
       queue_.push_back(Queued{write, deadline});
     }
   }
+  taken_.clear();
   flush_completions();
   pump_lanes();
 }
@@ -368,6 +397,7 @@ void SourceSession::watch_reachability(Instant now) {
 }
 
 void SourceSession::tick(Instant now) {
+  std::erase_if(retired_, [](const auto& lane) { return lane->is_quiet(); });
   while (!queue_.empty() && now >= queue_.front().deadline) {
     const TicketId ticket = queue_.front().write.ticket;
     completions_.push_back({epoch_, ticket, layout::WriteOutcome::kUnknown});
@@ -392,7 +422,8 @@ void SourceSession::tick(Instant now) {
   }
   flush_completions();
   watch_reachability(now);
-  for (const auto& lane : lanes_) lane->tick(now);
+  // A lane that proves its path impossible takes its siblings along.
+  for (std::size_t i = 0; i < lanes_.size(); ++i) lanes_[i]->tick(now);
 }
 
 void SourceSession::close() {

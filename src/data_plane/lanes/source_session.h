@@ -20,21 +20,27 @@ namespace kvferry::data_plane {
 
 class SourceSession final : public LaneOwner, public std::enable_shared_from_this<SourceSession> {
  public:
-  // paths: at least one, most wanted first. The next is taken when one proves impossible.
+  // paths: at least one, most wanted first. The next is taken when one proves impossible. regions
+  // are the loop's and may change, see on_regions_changed().
   SourceSession(EventLoop& loop, CompletionSink& sink, const TransportConfig& config,
                 const SessionLink& link, const TargetBlob& target, std::vector<LanePath> paths,
-                std::span<const Region> regions, std::atomic<std::uint64_t>& queued_writes_refused);
+                const std::vector<Region>& regions,
+                std::atomic<std::uint64_t>& queued_writes_refused);
 
   // From the driver; writes that are still queued are refused by a later give_up() on the loop.
   void mark_given_up(GrantSlot slot, Generation generation);
+  // From the driver. What is posted before the loop gets to it is taken in one turn, so that a
+  // caller who posts page by page does not pay a wake-up for each.
+  void post(std::span<const layout::Write> writes, Instant deadline);
   // From any thread: the path in use and why none of those before it.
   PathReport path() const;
 
   // On the loop's thread.
   void start();
-  void enqueue(std::span<const layout::Write> writes, Instant deadline);
   void give_up(GrantSlot slot, Generation generation);
   void tick(Instant now);
+  // Other regions of the same shape were registered, which no write uses yet.
+  void on_regions_changed();
   // All that is pending becomes unknown and, as soon as no lane can carry its bytes, quiet.
   void close();
   // After close(): whether everything has become quiet.
@@ -66,6 +72,8 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
   };
 
   void start_path();
+  void take_posted();
+  void retire_lanes();
   bool is_acceptable(const layout::Write& write) const;
   void refuse_given_up();
   void pump_lanes();
@@ -83,7 +91,7 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
   const TransportConfig& config_;
   const SessionEpoch epoch_;
   const std::vector<std::uint64_t> peer_item_bytes_;
-  const std::span<const Region> regions_;
+  const std::vector<Region>& regions_;
   LaneSettings lane_settings_;
   std::uint32_t frame_bytes_;
   std::uint32_t frame_writes_;
@@ -91,6 +99,10 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
 
   std::mutex given_up_mutex_;
   std::unordered_map<GrantSlot, Generation> given_up_;  // the latest of each slot
+
+  std::mutex posted_mutex_;
+  std::vector<Queued> posted_;
+  std::vector<Queued> taken_;  // the loop's
 
   mutable std::mutex path_mutex_;
   PathReport path_;
@@ -100,7 +112,7 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
   const std::vector<LanePath> paths_;
   std::size_t path_index_ = 0;
   std::vector<std::unique_ptr<SourceLane>> lanes_;
-  std::vector<std::unique_ptr<SourceLane>> retired_;  // of a former path
+  std::vector<std::unique_ptr<SourceLane>> retired_;  // of a former path or of former regions
   // Closed lanes that are not quiet yet, with the tickets that wait for it.
   std::unordered_map<SourceLane*, std::vector<TicketId>> closing_;
   std::size_t first_lane_ = 0;

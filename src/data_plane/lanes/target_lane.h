@@ -20,7 +20,6 @@ namespace kvferry::data_plane {
 struct TargetSession {
   SessionEpoch epoch;
   std::array<std::uint8_t, 32> secret{};
-  std::vector<std::uint64_t> source_region_bytes;  // by the source's regions, from the hello
   std::shared_ptr<SessionSlots> slots;
   std::atomic<bool> closed{false};
   std::atomic<std::uint32_t> lanes{0};
@@ -31,7 +30,8 @@ struct TargetSession {
 struct TargetLimits {
   std::uint32_t frame_bytes = 0;
   std::uint32_t frame_writes = 0;
-  std::uint64_t largest_write_bytes = 0;  // a longer write than a frame goes alone, up to an item
+  // A longer write than a frame goes alone, up to an item. Changes with the regions.
+  std::atomic<std::uint64_t> largest_write_bytes{0};
   Duration heartbeat{};
   Duration timeout{};
 };
@@ -42,6 +42,8 @@ class TargetLaneOwner {
  public:
   // The lane has closed its socket and ended its frame; it may be destroyed after the call returns.
   virtual void on_lane_lost(TargetLane& lane, Failure cause) = 0;
+  // The lane ended before it carried anything, by agreement: no failure, and nothing is told.
+  virtual void on_lane_over(TargetLane& lane) = 0;
   // Some claims of the session got their outcome.
   virtual void on_claims_ended(TargetSession& session) = 0;
   // The source wants to know how tickets of a lost lane ended. Answered later by answer_resolve().

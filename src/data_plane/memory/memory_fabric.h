@@ -38,6 +38,10 @@ class MemoryFabric {
       prng_ = Prng(seed);
     });
   }
+  // Each of the next count copies has one bit of its first byte flipped on its way.
+  void alter_copies(std::uint32_t count) {
+    change([&] { altered_copies_ = count; });
+  }
   // The next count answers never reach the source.
   void drop_answers(std::uint32_t count) {
     change([&] { dropped_answers_ = count; });
@@ -79,6 +83,7 @@ class MemoryFabric {
   bool reorder_writes_ = false;
   std::uint64_t breaks_ = 0;
   std::uint32_t dropped_answers_ = 0;
+  std::uint32_t altered_copies_ = 0;
   Prng prng_{1};
   std::uint64_t stalled_ = 0;
   std::uint64_t differing_answers_ = 0;

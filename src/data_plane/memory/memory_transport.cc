@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "data_plane/host_regions.h"
+#include "data_plane/page_digest.h"
 
 namespace kvferry::data_plane {
 namespace {
@@ -15,10 +16,10 @@ constexpr std::uint64_t kCopyBytes = 4U << 10;  // small, so that fences meet co
 
 MemoryTransport::MemoryTransport(const TransportConfig& config, CompletionSink& sink,
                                  std::shared_ptr<MemoryFabric> fabric)
-    : config_(config), sink_(sink), fabric_(std::move(fabric)) {
+    : config_(config), sink_(sink), uses_(sink), fabric_(std::move(fabric)) {
   if (config_.role == Role::kDecode) {
     endpoint_ = std::make_shared<MemoryFabric::Endpoint>();
-    endpoint_->gate = std::make_shared<ReceiveGate>(config_.max_grant_slots, sink_);
+    endpoint_->gate = std::make_shared<ReceiveGate>(config_.max_grant_slots, uses_);
     std::lock_guard lock(fabric_->mutex_);
     endpoint_id_ = fabric_->next_endpoint_++;
     fabric_->endpoints_.emplace(endpoint_id_, endpoint_);
@@ -41,9 +42,22 @@ std::vector<std::uint8_t> MemoryTransport::local_blob() const {
 
 Status MemoryTransport::register_regions(std::span<const Region> regions) {
   if (auto checked = check_host_regions(regions, "memory"); !checked) return checked;
+  bool has_sessions = endpoint_ && endpoint_->gate->has_sessions();
+  {
+    std::lock_guard lock(fabric_->mutex_);
+    has_sessions = has_sessions || !sessions_.empty();
+  }
+  if (auto taken = uses_.register_regions(regions, has_sessions); !taken) return taken;
   regions_.assign(regions.begin(), regions.end());
   if (endpoint_) endpoint_->gate->register_regions(regions);
   return {};
+}
+
+Status MemoryTransport::unregister_regions(Unregister how) { return uses_.unregister_regions(how); }
+
+std::vector<TransportCounter> MemoryTransport::counters() const {
+  if (!endpoint_) return {};
+  return endpoint_->gate->counters();
 }
 
 Status MemoryTransport::open_session(const SessionLink& link) {
@@ -86,7 +100,9 @@ void MemoryTransport::close_session(SessionEpoch session) {
 }
 
 void MemoryTransport::open_grant(GrantId grant, std::vector<SlotGrant> slots) {
-  if (endpoint_) endpoint_->gate->open_grant(grant, std::move(slots));
+  if (!endpoint_) return;
+  if (!uses_.begin_grant(grant)) slots.clear();  // no write of it may land
+  endpoint_->gate->open_grant(grant, std::move(slots));
 }
 
 void MemoryTransport::fence(GrantId grant) {
@@ -103,6 +119,14 @@ void MemoryTransport::post(SessionEpoch session, std::span<const layout::Write> 
     std::lock_guard lock(fabric_->mutex_);
     const auto found = sessions_.find(session);
     const Instant deadline = monotonic_now() + milliseconds(config_.write_timeout_ms);
+    if (!uses_.begin_writes(writes.size())) {
+      for (const layout::Write& write : writes) {
+        news.completions.push_back({session, write.ticket, layout::WriteOutcome::kRefused});
+      }
+      // Past the count of uses, in which they are not.
+      sink_.writes_completed(news.completions);
+      return;
+    }
     for (const layout::Write& write : writes) {
       if (found == sessions_.end() || source_address(write) == nullptr) {
         news.completions.push_back({session, write.ticket, layout::WriteOutcome::kRefused});
@@ -112,6 +136,7 @@ void MemoryTransport::post(SessionEpoch session, std::span<const layout::Write> 
       ticket->session = session;
       ticket->endpoint = found->second;
       ticket->write = write;
+      ticket->from = source_address(write);
       ticket->deadline = deadline;
       ticket->copies = fabric_->duplicate_writes_ ? 2 : 1;
       for (std::uint32_t i = 0; i < ticket->copies; ++i) queue_.push_back(ticket);
@@ -228,6 +253,10 @@ MemoryTransport::TicketPtr MemoryTransport::take_next() {
   TicketPtr ticket = queue_[index];
   queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(index));
   ++ticket->carried;
+  if (fabric_->altered_copies_ != 0) {
+    --fabric_->altered_copies_;
+    ticket->is_altered = true;
+  }
   return ticket;
 }
 
@@ -240,8 +269,10 @@ WriteResult MemoryTransport::carry(Ticket& ticket, MemoryFabric::Endpoint& endpo
   const IncomingWrite incoming{write.ticket, write.target_region, write.target_item,
                                write.offset_in_item, write.length};
   IncomingFrame frame;
-  frame.begin(reader, slots, write.slot, write.generation, std::span(&incoming, 1));
-  const std::byte* from = source_address(write);
+  const std::byte* from = ticket.from;
+  std::vector<std::uint64_t> digests;
+  if (config_.page_digests) digests.push_back(page_digest({from, write.length}));
+  frame.begin(reader, slots, write.slot, write.generation, std::span(&incoming, 1), digests);
   std::uint64_t moved = 0;
   bool lost = false;
   while (!frame.payload_complete() && !lost) {
@@ -251,6 +282,7 @@ WriteResult MemoryTransport::carry(Ticket& ticket, MemoryFabric::Endpoint& endpo
           const std::uint64_t bytes =
               std::min({std::uint64_t{parts.front().iov_len}, kCopyBytes, stop_at - moved});
           std::memcpy(parts.front().iov_base, from + moved, bytes);
+          if (ticket.is_altered && moved == 0) *static_cast<char*>(parts.front().iov_base) ^= 1;
           return static_cast<std::ptrdiff_t>(bytes);
         }));
     if (moved == write.length / 2 && moved != 0) lost = !wait_out_stall(ticket, endpoint);
@@ -343,9 +375,9 @@ void MemoryTransport::forget_ended() {
 }
 
 void MemoryTransport::tell(News& news) {
-  if (!news.completions.empty()) sink_.writes_completed(news.completions);
+  if (!news.completions.empty()) uses_.writes_completed(news.completions);
   for (const WriteCompletion& quiet : news.quiet) {
-    sink_.writes_quiet(quiet.session, std::span(&quiet.ticket, 1));
+    uses_.writes_quiet(quiet.session, std::span(&quiet.ticket, 1));
   }
   for (const SessionEpoch session : news.lost_lanes) {
     sink_.lane_failed(

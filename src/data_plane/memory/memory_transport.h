@@ -15,6 +15,7 @@
 #include "base/instant.h"
 #include "data_plane/incoming_frame.h"
 #include "data_plane/memory/memory_fabric.h"
+#include "data_plane/region_uses.h"
 #include "data_plane/transport.h"
 
 namespace kvferry::data_plane {
@@ -25,10 +26,14 @@ class MemoryTransport final : public Transport {
   MemoryTransport(const TransportConfig& config, CompletionSink& sink,
                   std::shared_ptr<MemoryFabric> fabric);
   ~MemoryTransport() override;
+  MemoryTransport(const MemoryTransport&) = delete;
+  MemoryTransport& operator=(const MemoryTransport&) = delete;
 
   TransportProperties properties() const override;
   std::vector<std::uint8_t> local_blob() const override;
   Status register_regions(std::span<const Region> regions) override;
+  Status unregister_regions(Unregister how) override;
+  std::vector<TransportCounter> counters() const override;
   Status open_session(const SessionLink& link) override;
   void close_session(SessionEpoch session) override;
   void open_grant(GrantId grant, std::vector<SlotGrant> slots) override;
@@ -42,9 +47,11 @@ class MemoryTransport final : public Transport {
     SessionEpoch session;
     std::uint64_t endpoint = 0;
     layout::Write write;
+    const std::byte* from = nullptr;
     Instant deadline;
     std::uint32_t copies = 0;   // queued or being carried
     std::uint32_t carried = 0;  // being carried now
+    bool is_altered = false;    // by the fabric, on its way
     bool is_told = false;       // the source has its outcome
     bool is_quiet_due = false;  // told unknown, quiet to follow when no copy is left
     bool has_result = false;
@@ -79,8 +86,9 @@ class MemoryTransport final : public Transport {
 
   const TransportConfig config_;
   CompletionSink& sink_;
+  RegionUses uses_;
   const std::shared_ptr<MemoryFabric> fabric_;
-  std::vector<Region> regions_;
+  std::vector<Region> regions_;  // the driver's
 
   // Target end.
   std::shared_ptr<MemoryFabric::Endpoint> endpoint_;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "data_plane/page_digest.h"
 #include "data_plane/tcp/socket.h"
 
 namespace kvferry::data_plane::tcp {
@@ -228,8 +229,13 @@ void TcpSourceLane::start_frame(OutFramePtr frame) {
   header.payload_bytes = current_->payload_bytes;
   header.generation = current_->generation.value();
   header.sequence = current_->sequence;
+  header.has_digests = settings_.page_digests;
   append_header(head_, header);
-  for (const layout::Write& write : current_->writes) append_descriptor(head_, write);
+  for (const layout::Write& write : current_->writes) {
+    append_descriptor(head_, write);
+    if (!header.has_digests) continue;
+    append_digest(head_, page_digest({owner_.source_address(write), write.length}));
+  }
 }
 
 void TcpSourceLane::pump() {
@@ -285,7 +291,7 @@ std::size_t TcpSourceLane::gather(std::vector<iovec>& parts) {
       from = kZeros.data();
     }
     // sendmsg only reads, but its parts are not const.
-    parts.push_back(iovec{const_cast<std::byte*>(from), length});
+    parts.push_back(iovec{const_cast<std::byte*>(from), length});  // NOLINT(*-const-cast)
     bytes += length;
     if (length < write.length - skip) break;
     skip = 0;

@@ -132,7 +132,7 @@ bool TcpTargetLane::on_header() {
   }
   header_ = *header;
   if (header_.type == FrameType::kData) {
-    expect(Stage::kDescriptors, std::size_t{header_.count} * kDescriptorBytes);
+    expect(Stage::kDescriptors, std::size_t{header_.count} * descriptor_bytes());
   } else if (header_.type == FrameType::kResolve) {
     expect(Stage::kEntries, std::size_t{header_.count} * kResolveEntryBytes);
   } else {
@@ -141,13 +141,23 @@ bool TcpTargetLane::on_header() {
   return true;
 }
 
+std::size_t TcpTargetLane::descriptor_bytes() const {
+  return kDescriptorBytes + (header_.has_digests ? kDigestBytes : 0);
+}
+
 void TcpTargetLane::on_descriptors() {
   writes_.clear();
+  digests_.clear();
   std::uint64_t total = 0;
   bool consistent = true;
   for (std::size_t i = 0; i < header_.count; ++i) {
-    writes_.push_back(parse_descriptor(std::span<const std::uint8_t, kDescriptorBytes>(
-        input_.data() + i * kDescriptorBytes, kDescriptorBytes)));
+    const std::uint8_t* const descriptor = input_.data() + i * descriptor_bytes();
+    writes_.push_back(parse_descriptor(
+        std::span<const std::uint8_t, kDescriptorBytes>(descriptor, kDescriptorBytes)));
+    if (header_.has_digests) {
+      digests_.push_back(parse_digest(std::span<const std::uint8_t, kDigestBytes>(
+          descriptor + kDescriptorBytes, kDigestBytes)));
+    }
     // Compared with what is left, so that no sum can wrap.
     consistent = consistent && writes_.back().length <= header_.payload_bytes - total;
     if (consistent) total += writes_.back().length;
@@ -159,7 +169,7 @@ void TcpTargetLane::on_descriptors() {
     return;
   }
   frame_.begin(reader_, session_->slots, GrantSlot(header_.slot), Generation(header_.generation),
-               writes_);
+               writes_, digests_);
   if (frame_.payload_complete()) {
     expect(Stage::kTrailer, kTrailerBytes);
   } else {

@@ -40,6 +40,7 @@ class TcpTargetLane final : public TargetLane, public EventLoop::Handler {
   Step read_exactly(std::size_t bytes);
   Step read_payload();
   Step after_read(std::ptrdiff_t got);
+  std::size_t descriptor_bytes() const;
   bool on_header();
   void on_descriptors();
   void on_entries();
@@ -61,6 +62,7 @@ class TcpTargetLane final : public TargetLane, public EventLoop::Handler {
   FrameHeader header_;
   IncomingFrame frame_;
   std::vector<IncomingWrite> writes_;
+  std::vector<std::uint64_t> digests_;
   std::vector<WriteResult> results_;
 
   std::deque<std::unique_ptr<HeldAnswer>> held_;

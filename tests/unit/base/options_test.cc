@@ -76,6 +76,8 @@ TEST(Options, FlagsAndListsAreParsed) {
   EXPECT_TRUE(row("curve").set(options, "off"));
   EXPECT_FALSE(options.curve);
   EXPECT_FALSE(row("curve").set(options, "perhaps"));
+  EXPECT_TRUE(row("page_digests").set(options, "on"));
+  EXPECT_TRUE(options.page_digests);
   EXPECT_TRUE(row("bootstrap_addresses").set(options, "a:1,[::1]:65535"));
   EXPECT_EQ(options.bootstrap_addresses, (std::vector<std::string>{"a:1", "[::1]:65535"}));
   EXPECT_EQ(row("bootstrap_addresses").get(options), "a:1,[::1]:65535");

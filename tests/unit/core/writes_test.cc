@@ -137,6 +137,22 @@ TEST_F(Writes, ATornOneFailsTheRoom) {
   expect_rest();
 }
 
+TEST_F(Writes, ATornOneSaysWhichPageAndHow) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  const layout::Write write = world.fabric().last_write().write;
+  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
+  d().receive(WriteTorn{
+      layout::Landing{epoch, write.slot, write.generation, write.ticket, RegionId(1), 3, 0, 8},
+      "landed altered: its digest is b, its source's was a"});
+  world.run_for(10);
+  expect_failed(d(), pair.receiver, FailureCode::kWriteTorn);
+  EXPECT_EQ(d().cell(pair.receiver).failure->what,
+            "a write of 8 bytes to item 3 of region 1 landed altered: its digest is b, its "
+            "source's was a");
+  expect_rest();
+}
+
 TEST_F(Writes, ALandingOfAFormerGenerationIsNotTheNewOwnersCredit) {
   engines();
   const RoomPair old = reach(Stage::kWriting);

@@ -46,6 +46,7 @@ class FakeTransport final : public data_plane::Transport {
   }
   std::vector<std::uint8_t> local_blob() const override { return {}; }
   Status register_regions(std::span<const Region>) override { return {}; }
+  Status unregister_regions(data_plane::Unregister) override { return {}; }
   Status open_session(const data_plane::SessionLink&) override { return {}; }
   void close_session(SessionEpoch) override {}
   void open_grant(GrantId, std::vector<data_plane::SlotGrant>) override {}

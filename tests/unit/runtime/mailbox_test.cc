@@ -68,8 +68,8 @@ TEST(Mailbox, JoinsConsecutiveCompletions) {
   mailbox->writes_quiet(SessionEpoch(1), tickets);
   mailbox->writes_quiet(SessionEpoch(1), tickets);
   mailbox->writes_quiet(SessionEpoch(2), tickets);
-  mailbox->write_torn(landing);
-  mailbox->write_torn(landing);
+  mailbox->write_torn(landing, "stopped in the middle");
+  mailbox->write_torn(landing, "landed altered");
 
   std::vector<core::Event> events;
   mailbox->drain(events);
@@ -80,6 +80,7 @@ TEST(Mailbox, JoinsConsecutiveCompletions) {
   EXPECT_EQ(std::get<core::FenceCompleted>(events[3]).grant, GrantId(2));
   EXPECT_EQ(std::get<core::WritesQuiet>(events[4]).tickets.size(), 4U);
   EXPECT_EQ(std::get<core::WritesQuiet>(events[5]).session, SessionEpoch(2));
+  EXPECT_EQ(std::get<core::WriteTorn>(events[7]).how, "landed altered");
 }
 
 TEST(Mailbox, LaneFailuresAreCapped) {
