@@ -42,6 +42,7 @@ const Command& bootstrap_command();
 const Command& demo_command();
 const Command& quantize_command();
 const Command& sim_command();
+const Command& bench_command();
 
 // Version of the project, as in CMakeLists.txt.
 std::string_view version();
