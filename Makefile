@@ -4,9 +4,11 @@
 #
 #   JOBS=N        parallel compilations (default: number of cores)
 #   TEST_JOBS=N   parallel tests (default 2: end-to-end tests keep a core busy each)
-#   ARGS="..."    more arguments for ctest (make test) or for the demo (make demo)
+#   ARGS="..."    more arguments for ctest (make test), the demo (make demo) or the bench
+#                 (make bench-peers)
 #   PART=NAME     the one part of make check-long to run
 #   SEEDS=N       the most seeds that make soak runs now (0: no end)
+#   PEERS="..."   the peers of make bench-peers (default: all that there are)
 #   KVFERRY_CACHE=DIR   keep downloads in DIR, which several clones may share
 
 SHELL := /bin/bash
@@ -20,6 +22,7 @@ TEST_JOBS ?= 2
 ARGS ?=
 PART ?=
 SEEDS ?= 0
+PEERS ?=
 
 PYTHON := /usr/bin/python3
 SETUP := tools/setup
@@ -28,8 +31,8 @@ KVFERRY := build/release/kvferry
 MODEL_Q4_1 := .cache/model/SmolLM2-135M-Instruct.Q4_1.gguf
 MODEL_Q4_0 := .cache/model/SmolLM2-135M-Instruct.Q4_0.gguf
 
-.PHONY: build demo test asan check check-long soak coverage tidy format format-check packages \
-        artefacts test-venv test-packages asan-packages check-packages clean help
+.PHONY: build demo test asan tsan check check-long soak bench-peers coverage tidy format format-check \
+        packages artefacts test-venv test-packages asan-packages check-packages clean help
 
 build: packages artefacts build/release/build.ninja  ## Build everything (build/release); the default
 	@$(STAGE) build cmake --build build/release -j $(JOBS)
@@ -51,6 +54,10 @@ asan: asan-packages test-venv artefacts build/asan/build.ninja  ## Unit, conform
 	ctest --test-dir build/asan --output-on-failure --no-tests=error -j $(TEST_JOBS) \
 	      -L 'unit|conformance|e2e_asan'
 
+tsan: packages artefacts  ## Conformance, data plane, net and runtime tests under ThreadSanitizer
+	@$(SETUP)/packages.sh tsan
+	@$(PYTHON) tools/tsan.py --jobs $(JOBS)
+
 check: check-packages artefacts build/release/build.ninja  ## Check layers, core symbols and format
 	@$(PYTHON) tools/check_layers.py
 	@tools/format.sh --check
@@ -61,6 +68,10 @@ check-long: packages artefacts  ## Run the long checks; goes on where it stopped
 
 soak: build  ## Run ever more seeds of the simulator (SEEDS=N: at most so many now)
 	@$(PYTHON) tools/soak.py --seeds $(SEEDS)
+
+# Installs the peers itself, one by one: one that can't be had leaves the others measurable.
+bench-peers: build  ## Compare both transports with other transfer layers in the same rounds
+	@$(PYTHON) bench/peers/bench_peers.py --kvferry $(KVFERRY) --peers "$(PEERS)" -- $(ARGS)
 
 coverage: packages artefacts  ## Measure the coverage of core, wire and layout by their unit tests
 	@$(SETUP)/packages.sh coverage

@@ -1,7 +1,10 @@
 #!/usr/bin/python3
 """Makes the virtual environment .cache/venv-NAME from requirements-NAME.txt, once.
 
-    tools/setup/venv.py NAME
+    tools/setup/venv.py [--no-deps] NAME
+
+With --no-deps only what the requirements list is installed, and pip does not ask that they list all
+that they depend on.
 
 A stamp in the environment holds the hash of the requirements and the Python that made it; while it
 fits, nothing is called, so a second run needs no network.
@@ -25,7 +28,9 @@ def main():
                    for path in HERE.glob("requirements-*.txt"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("name", choices=names)
-    name = parser.parse_args().name
+    parser.add_argument("--no-deps", action="store_true", help="install only what is listed")
+    options = parser.parse_args()
+    name = options.name
 
     requirements = HERE / f"requirements-{name}.txt"
     cache_folder = cache.folder()
@@ -41,6 +46,7 @@ def main():
             progress = clients.Progress(f"Python packages for {name}")
             clients.make_venv(venv, progress)
             clients.pip(venv, ["install", "--quiet", "--no-cache-dir", "--require-hashes",
+                               *(["--no-deps"] if options.no_deps else []),
                                "--only-binary", ":all:", "-r", requirements], progress, staging)
             stamp.write_text(wanted, encoding="utf-8")  # Last: without it the venv is made anew.
             progress.done()
