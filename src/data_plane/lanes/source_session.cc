@@ -77,16 +77,35 @@ void SourceSession::on_lane_impossible(SourceLane&, std::string reason) {
   });
 }
 
-// Whatever the lanes had is asked about on those that follow.
+// What the lanes had is unknown from here on: their target may be copying still, and only its end's
+// closing proves that it is not.
 void SourceSession::retire_lanes() {
   for (std::unique_ptr<SourceLane>& lane : lanes_) {
-    const std::uint32_t serial = lane->serial();
-    for (OutFramePtr& frame : lane->close()) {
-      unresolved_.emplace(next_request_++, Unresolved{serial, std::move(frame), 0});
-    }
+    end_lane(*lane);
     retired_.push_back(std::move(lane));
   }
   lanes_.clear();
+  flush_completions();
+}
+
+void SourceSession::end_lane(SourceLane& lane) {
+  std::vector<OutFramePtr> frames = lane.close();
+  if (lane.is_quiet()) {
+    for (OutFramePtr& frame : frames) {
+      end_as_unknown(*frame);
+      recycle(std::move(frame));
+    }
+    return;
+  }
+  std::vector<TicketId>& waiting = closing_[&lane];
+  for (OutFramePtr& frame : frames) {
+    for (const layout::Write& write : frame->writes) {
+      waiting.push_back(write.ticket);
+      if (frame->is_expired) continue;
+      completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kUnknown});
+    }
+    recycle(std::move(frame));
+  }
 }
 
 void SourceSession::on_regions_changed() {
@@ -428,21 +447,7 @@ void SourceSession::tick(Instant now) {
 
 void SourceSession::close() {
   closed_ = true;
-  for (const auto& lane : lanes_) {
-    std::vector<OutFramePtr> frames = lane->close();
-    if (lane->is_quiet()) {
-      for (const OutFramePtr& frame : frames) end_as_unknown(*frame);
-      continue;
-    }
-    std::vector<TicketId>& waiting = closing_[lane.get()];
-    for (const OutFramePtr& frame : frames) {
-      for (const layout::Write& write : frame->writes) {
-        waiting.push_back(write.ticket);
-        if (frame->is_expired) continue;
-        completions_.push_back({epoch_, write.ticket, layout::WriteOutcome::kUnknown});
-      }
-    }
-  }
+  for (const auto& lane : lanes_) end_lane(*lane);
   for (auto& [request, waiting] : unresolved_) end_as_unknown(*waiting.frame);
   for (const Queued& queued : queue_) {
     completions_.push_back({epoch_, queued.write.ticket, layout::WriteOutcome::kUnknown});

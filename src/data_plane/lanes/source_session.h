@@ -74,6 +74,7 @@ class SourceSession final : public LaneOwner, public std::enable_shared_from_thi
   void start_path();
   void take_posted();
   void retire_lanes();
+  void end_lane(SourceLane& lane);
   bool is_acceptable(const layout::Write& write) const;
   void refuse_given_up();
   void pump_lanes();
