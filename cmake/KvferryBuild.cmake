@@ -27,10 +27,19 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
 else()
   set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
 endif()
+if(KVFERRY_SANITIZE MATCHES "thread")
+  set(KVFERRY_SANITIZE_LIGHT thread)
+  if(NOT EXISTS ${CMAKE_SOURCE_DIR}/.cache/libzmq-tsan/lib/libzmq.a)
+    message(FATAL_ERROR "ThreadSanitizer needs a libzmq that was built with it, else it reports "
+                        "races that are none. Run tools/setup/tsan_libzmq.py, or make tsan.")
+  endif()
+else()
+  set(KVFERRY_SANITIZE_LIGHT address)
+endif()
 if(KVFERRY_SANITIZE)
   add_compile_options(-fno-omit-frame-pointer -fno-sanitize-recover=all
                       $<$<NOT:$<BOOL:$<TARGET_PROPERTY:KVFERRY_NO_UBSAN>>>:-fsanitize=${KVFERRY_SANITIZE}>
-                      $<$<BOOL:$<TARGET_PROPERTY:KVFERRY_NO_UBSAN>>:-fsanitize=address>
+                      $<$<BOOL:$<TARGET_PROPERTY:KVFERRY_NO_UBSAN>>:-fsanitize=${KVFERRY_SANITIZE_LIGHT}>
                       # gcc 12 reports false positives of these two under sanitizers.
                       -Wno-maybe-uninitialized -Wno-stringop-overflow)
   add_link_options(-fsanitize=${KVFERRY_SANITIZE})

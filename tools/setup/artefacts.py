@@ -1,13 +1,15 @@
 #!/usr/bin/python3
 """Fetches the engine (llama.cpp, prebuilt) and the model into the cache folder.
 
-    tools/setup/artefacts.py [NAME...]         fetch what is missing or damaged; default: all
+    tools/setup/artefacts.py [NAME...]         fetch what is missing or damaged; default: all but
+                                               those that the manifest calls optional
     tools/setup/artefacts.py --describe FILE   print manifest entries for the files of an archive
 
 What to fetch, and the SHA-256 of every archive and every file taken from it, stands in
 artefacts.json. Files that are there with the right hash are left alone, and then no client is
-called at all. Archives come through the ordinary clients (pip, npm), are checked before they are
-opened, and each file reaches its place by a rename, so a file in the cache is whole or absent.
+called at all. Archives come through the ordinary clients (pip, npm, apt-get), are checked before
+they are opened, and each file reaches its place by a rename, so a file in the cache is whole or
+absent. Debian source packages are kept as they come; whoever builds them unpacks them.
 """
 
 import argparse
@@ -25,6 +27,7 @@ import zipfile
 
 import cache
 import clients
+import debian_source
 from cache import SetupError
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -162,6 +165,24 @@ def extract(artefact, archive_path, staging, cache_folder):
         os.replace(unpacked / item["to"], into / item["to"])
 
 
+def fetch_source(artefact, staging, progress, cache_folder):
+    """Fetches a Debian source package, checks each of its files and moves them into place."""
+    target = staging / "archive"
+    target.mkdir()
+    debian_source.download(artefact["package"], artefact["version"], target, progress, staging)
+    for item in artefact["files"]:
+        path = target / item["from"]
+        if not path.is_file():
+            raise SetupError(f"{artefact['name']}: {package_of(artefact)} has no {item['from']}\n"
+                             f"  fix: correct {MANIFEST.name}")
+        path.chmod(0o644)
+        check_hash(artefact, item["from"], path, item["sha256"])
+    into = cache_folder / artefact["into"]
+    into.mkdir(parents=True, exist_ok=True)
+    for item in artefact["files"]:
+        os.replace(target / item["from"], into / item["to"])
+
+
 def fetch(artefact, cache_folder):
     machine = artefact.get("machine")
     if machine and platform.machine() != machine:
@@ -174,9 +195,12 @@ def fetch(artefact, cache_folder):
         progress = clients.Progress(f"{artefact['name']}, {artefact['title']}", artefact["bytes"],
                                     staging / "nothing yet")
         try:
-            archive = download(artefact, staging, progress)
-            check_hash(artefact, "the archive", archive, artefact["sha256"])
-            extract(artefact, archive, staging, cache_folder)
+            if artefact["kind"] == "debian-source":
+                fetch_source(artefact, staging, progress, cache_folder)
+            else:
+                archive = download(artefact, staging, progress)
+                check_hash(artefact, "the archive", archive, artefact["sha256"])
+                extract(artefact, archive, staging, cache_folder)
         except BaseException:
             progress.clear()
             raise
@@ -195,7 +219,7 @@ def describe(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="artefacts to fetch; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="artefacts to fetch; default: all but the optional ones")
     parser.add_argument("--describe", type=pathlib.Path, metavar="FILE",
                         help="print manifest entries for the files of an archive, fetch nothing")
     parser.add_argument("--manifest", type=pathlib.Path, default=MANIFEST, metavar="FILE",
@@ -210,7 +234,8 @@ def main():
     for name in options.names:
         if name not in known:
             parser.error(f"no artefact '{name}'; there are: {', '.join(known)}")
-    wanted = [a for a in artefacts if not options.names or a["name"] in options.names]
+    wanted = [a for a in artefacts
+              if a["name"] in options.names or not (options.names or a.get("optional"))]
 
     cache_folder = cache.folder()
     with cache.locked(cache_folder):

@@ -27,9 +27,9 @@ def bytes_below(folder):
 
 
 class Progress:
-    """Tells on stderr how a download goes: a bar on a terminal, else one line at each end."""
+    """Tells on stderr how a download (or a build) goes: a bar on a terminal, else one line at each end."""
 
-    def __init__(self, title, expected_bytes=None, watched=None):
+    def __init__(self, title, expected_bytes=None, watched=None, verb="fetching"):
         self.title = title
         self.expected_bytes = expected_bytes
         self.watched = watched
@@ -37,7 +37,7 @@ class Progress:
         self.started = time.monotonic()
         if not self.is_terminal:
             size = f" ({expected_bytes / 1e6:.1f} MB)" if expected_bytes else ""
-            print(f"setup: {title}: fetching{size}", file=sys.stderr, flush=True)
+            print(f"setup: {title}: {verb}{size}", file=sys.stderr, flush=True)
 
     def tick(self):
         if not self.is_terminal:
