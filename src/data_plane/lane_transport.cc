@@ -172,6 +172,7 @@ class LaneSourceTransport final : public Transport {
   std::vector<PathReport> paths() const override {
     std::lock_guard lock(sessions_mutex_);
     std::vector<PathReport> reports;
+    reports.reserve(sessions_.size());
     for (const auto& [epoch, session] : sessions_) reports.push_back(session->path());
     return reports;
   }

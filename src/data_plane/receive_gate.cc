@@ -78,7 +78,7 @@ ReceiveGate::Reader::~Reader() {
 
 MarkScope::MarkScope(ReceiveGate::Reader& reader, const SessionSlots& slots, GrantSlot slot,
                      Generation generation)
-    : reader_(reader), live_(false) {
+    : reader_(reader) {
   reader_.mark_->value.store(mark_value(++reader_.sequence_, slot), std::memory_order_seq_cst);
   live_ = slots.is_live(slot, generation);  // NOLINT(*-prefer-member-initializer): after the mark
 }

@@ -210,7 +210,7 @@ class MarkScope {
 
  private:
   ReceiveGate::Reader& reader_;
-  bool live_;
+  bool live_ = false;
 };
 
 }  // namespace kvferry::data_plane

@@ -21,10 +21,8 @@ class EventLoop {
  public:
   class Handler {
    public:
+    virtual ~Handler() = default;
     virtual void on_ready(std::uint32_t epoll_events) = 0;
-
-   protected:
-    ~Handler() = default;
   };
   using Task = std::function<void()>;
   using Token = std::uint64_t;  // never reused, so that a late event can't reach another handler

@@ -62,7 +62,7 @@ class LaneTarget::Stranger final : public EventLoop::Handler {
   }
   Stranger(const Stranger&) = delete;
   Stranger& operator=(const Stranger&) = delete;
-  ~Stranger() {
+  ~Stranger() override {
     if (fd_.is_open()) loop().remove(token_, fd_.get());
   }
 

@@ -101,7 +101,7 @@ PeerMemory& PeerMemory::operator=(PeerMemory&& other) noexcept {
 }
 
 PeerMemory::~PeerMemory() {
-  if (base_ != nullptr) ::munmap(const_cast<std::byte*>(base_), bytes_);
+  if (base_ != nullptr) ::munmap(const_cast<std::byte*>(base_), bytes_);  // NOLINT(*-const-cast)
 }
 
 }  // namespace kvferry::data_plane::shm

@@ -18,6 +18,8 @@ class ShmTargetLane final : public TargetLane, public EventLoop::Handler {
  public:
   explicit ShmTargetLane(TargetLaneParts&& parts);
   ~ShmTargetLane() override;
+  ShmTargetLane(const ShmTargetLane&) = delete;
+  ShmTargetLane& operator=(const ShmTargetLane&) = delete;
 
   void start(const Digest& proof) override;
   void tick(Instant now) override;

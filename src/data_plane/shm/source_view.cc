@@ -12,6 +12,11 @@ namespace {
 // As many as one frame may have places, and the kernel's limit is 1,024.
 constexpr std::size_t kMaxRemoteParts = 512;
 
+// An address of the other process, which nobody follows here.
+iovec remote_part(std::uint64_t address, std::uint64_t bytes) {
+  return {reinterpret_cast<void*>(address), bytes};  // NOLINT(performance-no-int-to-ptr)
+}
+
 Status try_probe(const AttachProbe& probe, pid_t pid) {
   if (pid == 0) {
     return fail(FailureCode::kPeerUnreachable,
@@ -19,7 +24,7 @@ Status try_probe(const AttachProbe& probe, pid_t pid) {
   }
   std::uint64_t value = 0;
   iovec local{&value, sizeof value};
-  iovec remote{reinterpret_cast<void*>(probe.address), sizeof value};
+  iovec remote = remote_part(probe.address, sizeof value);
   if (::process_vm_readv(pid, &local, 1, &remote, 1, 0) != sizeof value) {
     return fail(FailureCode::kPeerUnreachable,
                 "its regions are not in a SharedPool, and they can't be read across processes: " +
@@ -126,7 +131,7 @@ std::ptrdiff_t SourceView::copy_remote(std::span<SourcePiece> pieces,
   for (const SourcePiece& piece : pieces) {
     if (piece.mapped != nullptr || wanted == 0 || remote_parts_.size() == kMaxRemoteParts) break;
     const std::uint64_t step = std::min(wanted, piece.bytes);
-    remote_parts_.push_back(iovec{reinterpret_cast<void*>(piece.remote), step});
+    remote_parts_.push_back(remote_part(piece.remote, step));
     wanted -= step;
   }
   const ssize_t got = ::process_vm_readv(pid_, places.data(), places.size(), remote_parts_.data(),

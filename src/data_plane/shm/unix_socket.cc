@@ -160,7 +160,8 @@ Result<bool> send_message(int fd, std::span<const std::uint8_t> bytes, std::span
                 "unix socket: a message of " + std::to_string(bytes.size()) + " bytes and " +
                     std::to_string(fds.size()) + " descriptors can't be sent");
   }
-  iovec part{const_cast<std::uint8_t*>(bytes.data()), bytes.size()};
+  // sendmsg only reads, but its parts are not const.
+  iovec part{const_cast<std::uint8_t*>(bytes.data()), bytes.size()};  // NOLINT(*-const-cast)
   ControlBuffer control;
   msghdr message{};
   message.msg_iov = &part;

@@ -18,6 +18,8 @@ class TcpTargetLane final : public TargetLane, public EventLoop::Handler {
  public:
   explicit TcpTargetLane(TargetLaneParts&& parts);
   ~TcpTargetLane() override;
+  TcpTargetLane(const TcpTargetLane&) = delete;
+  TcpTargetLane& operator=(const TcpTargetLane&) = delete;
 
   void start(const Digest& proof) override;
   void tick(Instant now) override;
