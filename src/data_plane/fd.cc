@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <system_error>
 
 namespace kvferry::data_plane {
@@ -18,6 +19,16 @@ void Fd::abort() {
   const linger now{1, 0};
   ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &now, sizeof now);
   reset();
+}
+
+void raise_event(const Fd& event) {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(event.get(), &one, sizeof one);
+}
+
+void clear_event(const Fd& event) {
+  std::uint64_t ignored = 0;
+  [[maybe_unused]] const auto got = ::read(event.get(), &ignored, sizeof ignored);
 }
 
 std::string errno_text(const char* call) {

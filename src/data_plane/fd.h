@@ -33,6 +33,10 @@ class Fd {
   int fd_ = -1;
 };
 
+// For an eventfd that wakes a loop: makes it readable, and no longer so.
+void raise_event(const Fd& event);
+void clear_event(const Fd& event);
+
 // The failed call with errno's words.
 std::string errno_text(const char* call);
 

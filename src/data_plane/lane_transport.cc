@@ -33,6 +33,15 @@ std::vector<std::string_view> offers_of(LaneChoice choice) {
   return {properties_of(choice).name};
 }
 
+// Tells that no byte of them was or will be written.
+void refuse(CompletionSink& sink, SessionEpoch epoch, std::span<const layout::Write> writes) {
+  std::vector<WriteCompletion> completions;
+  for (const layout::Write& write : writes) {
+    completions.push_back({epoch, write.ticket, layout::WriteOutcome::kRefused});
+  }
+  sink.writes_completed(completions);
+}
+
 constexpr milliseconds kMaxTick{50};
 constexpr milliseconds kMinTick{5};
 
@@ -178,15 +187,6 @@ class LaneSourceTransport final : public Transport {
   }
 
  private:
-  static void refuse(CompletionSink& sink, SessionEpoch epoch,
-                     std::span<const layout::Write> writes) {
-    std::vector<WriteCompletion> completions;
-    for (const layout::Write& write : writes) {
-      completions.push_back({epoch, write.ticket, layout::WriteOutcome::kRefused});
-    }
-    sink.writes_completed(completions);
-  }
-
   std::vector<LanePath> paths_to(const TargetBlob& target) {
     std::vector<LanePath> paths;
     if (choice_ != LaneChoice::kTcp && !target.unix_path.empty()) {
@@ -300,11 +300,7 @@ class LaneTargetTransport final : public Transport {
 
   // A target posts nothing; whoever asks it to learns that nothing will land.
   void post(SessionEpoch epoch, std::span<const layout::Write> writes) override {
-    std::vector<WriteCompletion> completions;
-    for (const layout::Write& write : writes) {
-      completions.push_back({epoch, write.ticket, layout::WriteOutcome::kRefused});
-    }
-    sink_.writes_completed(completions);
+    refuse(sink_, epoch, writes);
   }
   void give_up(SessionEpoch, GrantSlot, Generation) override {}
 

@@ -2,7 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -44,8 +43,7 @@ void EventLoop::stop() {
     stopping_ = true;
   }
   if (!thread_.joinable()) return;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+  raise_event(wake_);
   thread_.join();
 }
 
@@ -58,8 +56,7 @@ void EventLoop::post(Task task) {
     tasks_.push_back(std::move(task));
   }
   if (!first) return;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+  raise_event(wake_);
 }
 
 EventLoop::Token EventLoop::add(int fd, std::uint32_t epoll_events, Handler* handler) {
@@ -110,8 +107,7 @@ void EventLoop::run() {
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
       if (event.data.u64 == kWakeToken) {
-        std::uint64_t ignored = 0;
-        [[maybe_unused]] const auto got = ::read(wake_.get(), &ignored, sizeof ignored);
+        clear_event(wake_);
         continue;
       }
       const auto handler = handlers_.find(event.data.u64);

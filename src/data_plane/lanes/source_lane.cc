@@ -10,6 +10,19 @@ constexpr milliseconds kBackoffMax{2'000};
 
 }  // namespace
 
+void append_question(std::vector<std::uint8_t>& out, std::uint64_t request,
+                     std::uint32_t lost_serial, const OutFrame& frame) {
+  FrameHeader header;
+  header.type = FrameType::kResolve;
+  header.count = static_cast<std::uint16_t>(frame.writes.size());
+  header.slot = lost_serial;
+  header.sequence = request;
+  append_header(out, header);
+  for (const layout::Write& write : frame.writes) {
+    append_resolve_entry(out, ResolveEntry{write.ticket, write.slot, write.generation});
+  }
+}
+
 Duration lane_backoff(std::uint32_t failures) {
   const std::uint32_t doublings = std::min(failures, 8U);
   return std::min<Duration>(kBackoffMin * (1U << doublings), kBackoffMax);

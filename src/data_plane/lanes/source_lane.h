@@ -97,6 +97,10 @@ struct LanePath {
       make;
 };
 
+// The question of SourceLane::ask(), as it goes to the target.
+void append_question(std::vector<std::uint8_t>& out, std::uint64_t request,
+                     std::uint32_t lost_serial, const OutFrame& frame);
+
 // How long to wait before the next try after so many failures in a row.
 Duration lane_backoff(std::uint32_t failures);
 

@@ -2,6 +2,16 @@
 
 namespace kvferry::data_plane {
 
+void append_answers(std::vector<std::uint8_t>& out, FrameType type, std::uint64_t sequence,
+                    std::span<const WriteResult> results) {
+  FrameHeader header;
+  header.type = type;
+  header.count = static_cast<std::uint16_t>(results.size());
+  header.sequence = sequence;
+  append_header(out, header);
+  for (const WriteResult result : results) out.push_back(static_cast<std::uint8_t>(result));
+}
+
 bool TargetLane::ask_owner(std::uint64_t request, std::uint32_t lost_serial,
                            std::span<const std::uint8_t> entries) {
   if (lost_serial == serial_) {

@@ -36,6 +36,10 @@ struct TargetLimits {
   Duration timeout{};
 };
 
+// Answers as they go to the source: of a frame (kAck), or of a resolve request (kResolved).
+void append_answers(std::vector<std::uint8_t>& out, FrameType type, std::uint64_t sequence,
+                    std::span<const WriteResult> results);
+
 class TargetLane;
 
 class TargetLaneOwner {

@@ -19,14 +19,6 @@ constexpr std::size_t kInputBytes = 4'096;
 // Tries before a socket that can't be reached counts as impossible: its queue may just be full.
 constexpr std::uint32_t kMaxTries = 3;
 
-std::uint64_t random_word() {
-  std::array<std::uint8_t, 8> bytes{};
-  fill_random(bytes);
-  std::uint64_t word = 0;
-  for (const std::uint8_t byte : bytes) word = word << 8 | byte;
-  return word;
-}
-
 }  // namespace
 
 ShmSourceLane::ShmSourceLane(EventLoop& loop, LaneOwner& owner, const LaneSettings& settings,
@@ -36,7 +28,7 @@ ShmSourceLane::ShmSourceLane(EventLoop& loop, LaneOwner& owner, const LaneSettin
       settings_(settings),
       next_serial_(next_serial),
       ring_entries_(ring_entries),
-      probe_value_(random_word()),
+      probe_value_(random_u64()),
       input_(kInputBytes) {}
 
 ShmSourceLane::~ShmSourceLane() { drop_connection(); }
@@ -247,16 +239,7 @@ bool ShmSourceLane::on_resolved(std::span<const std::uint8_t> message) {
 }
 
 void ShmSourceLane::ask(std::uint64_t request, std::uint32_t lost_serial, const OutFrame& frame) {
-  FrameHeader header;
-  header.type = FrameType::kResolve;
-  header.count = static_cast<std::uint16_t>(frame.writes.size());
-  header.slot = lost_serial;
-  header.sequence = request;
-  std::vector<std::uint8_t>& question = questions_.emplace_back();
-  append_header(question, header);
-  for (const layout::Write& write : frame.writes) {
-    append_resolve_entry(question, ResolveEntry{write.ticket, write.slot, write.generation});
-  }
+  append_question(questions_.emplace_back(), request, lost_serial, frame);
   send_questions();
 }
 
@@ -292,21 +275,14 @@ void ShmSourceLane::pump() {
     }
     current_->sequence = next_sequence_++;
     unanswered_.add(std::move(current_));
-    if (ring_->publish()) {
-      const std::uint64_t one = 1;
-      [[maybe_unused]] const auto rung = ::write(target_bell_.get(), &one, sizeof one);
-    }
+    if (ring_->publish()) raise_event(target_bell_);
   }
   // Answers that came before this side asked for its bell ring no bell.
-  if (ring_->outstanding() != 0 && !ring_->wait_for_answers()) {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto rung = ::write(answer_bell_.get(), &one, sizeof one);
-  }
+  if (ring_->outstanding() != 0 && !ring_->wait_for_answers()) raise_event(answer_bell_);
 }
 
 void ShmSourceLane::on_answer_bell() {
-  std::uint64_t ignored = 0;
-  [[maybe_unused]] const auto got = ::read(answer_bell_.get(), &ignored, sizeof ignored);
+  clear_event(answer_bell_);
   if (state_ != State::kUp || !take_answers()) return;
   // Pumps this lane too, which asks for the next bell.
   owner_.after_answers();
@@ -318,16 +294,16 @@ bool ShmSourceLane::take_answers() {
     lose(taken.error().code, taken.error().what, FailureWhere::kPeer);
     return false;
   }
+  std::size_t used = 0;
   while (!unanswered_.empty()) {
     const OutFrame& front = unanswered_.front();
     const std::size_t count = front.writes.size();
-    if (answers_.size() - answers_used_ < count) break;
-    const auto results = std::span<const std::uint8_t>(answers_).subspan(answers_used_, count);
-    answers_used_ += count;
+    if (answers_.size() - used < count) break;
+    const auto results = std::span<const std::uint8_t>(answers_).subspan(used, count);
+    used += count;
     owner_.on_answers(unanswered_.take(front.sequence, count), results);
   }
-  answers_.erase(answers_.begin(), answers_.begin() + static_cast<std::ptrdiff_t>(answers_used_));
-  answers_used_ = 0;
+  answers_.erase(answers_.begin(), answers_.begin() + static_cast<std::ptrdiff_t>(used));
   return state_ == State::kUp;
 }
 

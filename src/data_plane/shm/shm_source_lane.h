@@ -102,7 +102,6 @@ class ShmSourceLane final : public SourceLane, public EventLoop::Handler {
   std::uint64_t next_sequence_ = 1;
   UnansweredFrames unanswered_;
   std::vector<std::uint8_t> answers_;
-  std::size_t answers_used_ = 0;
   std::vector<std::vector<std::uint8_t>> questions_;  // the socket took no more
   std::vector<std::uint8_t> input_;
 };

@@ -1,7 +1,6 @@
 #include "data_plane/shm/shm_target_lane.h"
 
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -124,14 +123,8 @@ void ShmTargetLane::on_source_gone() {
   lose(FailureCode::kPeerLost, "the source's process has ended", FailureWhere::kPeer);
 }
 
-void ShmTargetLane::ring(const Fd& bell) {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(bell.get(), &one, sizeof one);
-}
-
 void ShmTargetLane::on_bell() {
-  std::uint64_t ignored = 0;
-  [[maybe_unused]] const auto got = ::read(work_bell_.get(), &ignored, sizeof ignored);
+  clear_event(work_bell_);
   work();
 }
 
@@ -147,7 +140,7 @@ void ShmTargetLane::work() {
     for (const IncomingWrite& write : writes_) moved += write.length;
     if (!move_frame()) return;
     if (moved >= kBytesPerTurn) {
-      ring(work_bell_);  // goes on after the others
+      raise_event(work_bell_);  // goes on after the others
       return;
     }
   }
@@ -227,23 +220,18 @@ bool ShmTargetLane::answer_frame() {
   frame_.close();
   answers_.clear();
   for (const WriteResult result : results_) answers_.push_back(static_cast<std::uint8_t>(result));
-  if (ring_->answer(answers_)) ring(source_bell_);
+  if (ring_->answer(answers_)) raise_event(source_bell_);
   return true;
 }
 
 void ShmTargetLane::retry_held_answers() {
-  if (!is_closed() && is_held_ && answer_frame()) ring(work_bell_);
+  if (!is_closed() && is_held_ && answer_frame()) raise_event(work_bell_);
 }
 
 void ShmTargetLane::answer_resolve(std::uint64_t request, std::span<const WriteResult> results) {
   if (is_closed()) return;
   std::vector<std::uint8_t> message;
-  FrameHeader header;
-  header.type = FrameType::kResolved;
-  header.count = static_cast<std::uint16_t>(results.size());
-  header.sequence = request;
-  append_header(message, header);
-  for (const WriteResult result : results) message.push_back(static_cast<std::uint8_t>(result));
+  append_answers(message, FrameType::kResolved, request, results);
   const auto sent = send_message(fd_.get(), message);
   if (!sent || !*sent) {
     lose(FailureCode::kPeerLost, "the source takes no answers", FailureWhere::kPeer);

@@ -49,7 +49,6 @@ class ShmTargetLane final : public TargetLane, public EventLoop::Handler {
   // False when the lane was lost, or the frame waits for another lane.
   bool move_frame();
   bool answer_frame();
-  void ring(const Fd& bell);
 
   Fd work_bell_;
   Fd source_bell_;

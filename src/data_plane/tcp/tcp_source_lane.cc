@@ -202,15 +202,7 @@ bool TcpSourceLane::handle_answer(const FrameHeader& header,
 }
 
 void TcpSourceLane::ask(std::uint64_t request, std::uint32_t lost_serial, const OutFrame& frame) {
-  FrameHeader header;
-  header.type = FrameType::kResolve;
-  header.count = static_cast<std::uint16_t>(frame.writes.size());
-  header.slot = lost_serial;
-  header.sequence = request;
-  append_header(questions_, header);
-  for (const layout::Write& write : frame.writes) {
-    append_resolve_entry(questions_, ResolveEntry{write.ticket, write.slot, write.generation});
-  }
+  append_question(questions_, request, lost_serial, frame);
   pump();
 }
 

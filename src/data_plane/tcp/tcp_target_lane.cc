@@ -189,7 +189,7 @@ bool TcpTargetLane::on_trailer() {
   expect(Stage::kHeader, kHeaderBytes);
   if (frame_.answers(results_)) {
     frame_.close();
-    answer(header_.sequence, results_, FrameType::kAck);
+    append_answers(output_, FrameType::kAck, header_.sequence, results_);
   } else if (held_.size() < kMaxHeldAnswers) {
     held_.push_back(std::make_unique<HeldAnswer>());
     held_.back()->sequence = header_.sequence;
@@ -210,7 +210,7 @@ void TcpTargetLane::retry_held_answers() {
   if (is_closed()) return;
   std::erase_if(held_, [this](const std::unique_ptr<HeldAnswer>& held) {
     if (!held->frame.answers(results_)) return false;
-    answer(held->sequence, results_, FrameType::kAck);
+    append_answers(output_, FrameType::kAck, held->sequence, results_);
     session_->held_answers.fetch_sub(1);
     return true;
   });
@@ -226,18 +226,8 @@ void TcpTargetLane::on_entries() {
 
 void TcpTargetLane::answer_resolve(std::uint64_t request, std::span<const WriteResult> results) {
   if (is_closed()) return;
-  answer(request, results, FrameType::kResolved);
+  append_answers(output_, FrameType::kResolved, request, results);
   flush();
-}
-
-void TcpTargetLane::answer(std::uint64_t sequence, std::span<const WriteResult> results,
-                           FrameType type) {
-  FrameHeader header;
-  header.type = type;
-  header.count = static_cast<std::uint16_t>(results.size());
-  header.sequence = sequence;
-  append_header(output_, header);
-  for (const WriteResult result : results) output_.push_back(static_cast<std::uint8_t>(result));
 }
 
 void TcpTargetLane::tick(Instant now) {

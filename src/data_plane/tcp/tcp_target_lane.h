@@ -48,7 +48,6 @@ class TcpTargetLane final : public TargetLane, public EventLoop::Handler {
   void on_entries();
   bool on_trailer();
   void expect(Stage stage, std::size_t bytes);
-  void answer(std::uint64_t sequence, std::span<const WriteResult> results, FrameType type);
   void flush();
   void update_interest();
 
