@@ -162,8 +162,8 @@ bool GrantExtent::covers(const RegionRule& rule, std::uint64_t offset, std::uint
 
 bool GrantExtent::contains(RegionId region, std::uint32_t item, std::uint64_t offset,
                            std::uint64_t length) const {
-  const RegionRule* rule = find_rule(region);
-  return rule != nullptr && covers(*rule, offset, length) && find_item(*rule, item).has_value();
+  LastPlace none;
+  return place_of(region, item, offset, length, none).has_value();
 }
 
 std::optional<std::uint64_t> GrantExtent::place_of(RegionId region, std::uint32_t item,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/prng.h"
 
@@ -124,6 +125,9 @@ RC_GTEST_PROP(Coverage, AgreesWithAByteMap, (std::uint64_t seed)) {
   World world = random_world(prng);
   CoverageSet coverage(world.extent);
   RC_ASSERT(world.extent.total_bytes() == world.bitmap.count(Byte::kFree));
+  GrantExtent::LastPlace last;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> places;  // by region and item
+  std::set<std::uint64_t> used_places;
   const std::uint64_t longest = 1 + prng.below(prng.below(2) == 0 ? 4 : kItemBytes + 4);
   for (int i = 0; i < 2'000; ++i) {
     const auto region = static_cast<std::uint32_t>(prng.below(kRegions));
@@ -132,6 +136,14 @@ RC_GTEST_PROP(Coverage, AgreesWithAByteMap, (std::uint64_t seed)) {
     const std::uint64_t length = prng.below(8) == 0 ? kItemBytes : prng.below(longest + 1);
     RC_ASSERT(world.extent.contains(RegionId(region), item, offset, length) ==
               world.bitmap.contains(region, item, offset, length));
+    const auto place = world.extent.place_of(RegionId(region), item, offset, length, last);
+    RC_ASSERT(place.has_value() == world.bitmap.contains(region, item, offset, length));
+    if (place) {
+      RC_ASSERT(*place < world.extent.place_count());
+      const auto [known, is_new] = places.try_emplace({region, item}, *place);
+      RC_ASSERT(known->second == *place);
+      RC_ASSERT(!is_new || used_places.insert(*place).second);
+    }
     RC_ASSERT(coverage.add(RegionId(region), item, offset, length) ==
               world.bitmap.add(region, item, offset, length));
     RC_ASSERT(coverage.covered_bytes() == world.bitmap.count(Byte::kLanded));
