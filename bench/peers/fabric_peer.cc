@@ -352,12 +352,7 @@ Peer fabric_peer() {
 
 int main(int argc, char** argv) {
   using namespace kvferry::peers;
-  try {
-    const Options options = parse_options(argc, argv);
-    return run_peer(
-        options, options.tuned ? fabric_peer<Kind::kConnected>() : fabric_peer<Kind::kDatagram>());
-  } catch (const std::exception& error) {
-    fmt::print("{{\"error\": \"{}\"}}\n", error.what());
-    return 2;
-  }
+  return peer_main(argc, argv, [](const Options& options) {
+    return options.tuned ? fabric_peer<Kind::kConnected>() : fabric_peer<Kind::kDatagram>();
+  });
 }

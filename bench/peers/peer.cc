@@ -376,6 +376,14 @@ bool Control::has_message() const {
   return ::poll(&entry, 1, 0) > 0;
 }
 
+void set_default(std::string& settings, const char* name, const char* value) {
+  setenv(name, value, 0);
+  settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", name, std::getenv(name));
+}
+
+namespace {
+
+// Throws for what it does not know.
 Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
@@ -393,11 +401,6 @@ Options parse_options(int argc, char** argv) {
     }
   }
   return options;
-}
-
-void set_default(std::string& settings, const char* name, const char* value) {
-  setenv(name, value, 0);
-  settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", name, std::getenv(name));
 }
 
 int run_peer(const Options& options, const Peer& peer) {
@@ -440,6 +443,18 @@ int run_peer(const Options& options, const Peer& peer) {
     waitpid(child, nullptr, 0);
   }
   _exit(code);
+}
+
+}  // namespace
+
+int peer_main(int argc, char** argv, Peer (*make)(const Options& options)) {
+  try {
+    const Options options = parse_options(argc, argv);
+    return run_peer(options, make(options));
+  } catch (const std::exception& error) {
+    fmt::print("{{\"error\": \"{}\"}}\n", escape(error.what()));
+    return 2;
+  }
 }
 
 }  // namespace kvferry::peers

@@ -84,6 +84,7 @@ struct Peer {
   std::unique_ptr<Target> (*connect_target)(Control& control, std::byte* pool) = nullptr;
 };
 
+// Of the command: --tuned, --huge, --cores A,B.
 struct Options {
   bool tuned = false;
   bool huge = false;  // Pools ask for huge pages.
@@ -91,14 +92,12 @@ struct Options {
   int target_core = 1;
 };
 
-// Throws for what it does not know. Options: --tuned, --huge, --cores A,B.
-Options parse_options(int argc, char** argv);
-
 // Sets an environment variable unless the caller of the program set it, and adds it to the text of
 // the settings either way.
 void set_default(std::string& settings, const char* name, const char* value);
 
-// Runs the peer until `quit` or the end of stdin; returns the exit code.
-int run_peer(const Options& options, const Peer& peer);
+// The whole of main(): reads the options, makes the peer and runs it until `quit` or the end of
+// stdin. Returns the exit code; 2 with an error line for options that can't be.
+int peer_main(int argc, char** argv, Peer (*make)(const Options& options));
 
 }  // namespace kvferry::peers

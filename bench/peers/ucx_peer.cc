@@ -456,12 +456,5 @@ Peer ucx_peer(const Options& options) {
 }  // namespace kvferry::peers
 
 int main(int argc, char** argv) {
-  using namespace kvferry::peers;
-  try {
-    const Options options = parse_options(argc, argv);
-    return run_peer(options, ucx_peer(options));
-  } catch (const std::exception& error) {
-    fmt::print("{{\"error\": \"{}\"}}\n", error.what());
-    return 2;
-  }
+  return kvferry::peers::peer_main(argc, argv, kvferry::peers::ucx_peer);
 }

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +12,7 @@
 #include "bench/transfer/case_bench.h"
 #include "bench/transfer/results.h"
 #include "data_plane/lanes/frame.h"
+#include "data_plane/shm/unix_socket.h"
 #include "data_plane/tcp/socket.h"
 
 namespace kvferry::bench {
@@ -26,18 +25,6 @@ constexpr std::uint32_t kConnections = 1'000;
 constexpr double kLeastGoodput = 0.9;
 constexpr const char* kBlock = "64K";
 constexpr std::size_t kGarbageBytes = 4096;
-
-Fd connect_unix(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return {};
-  path.copy(address.sun_path, path.size());
-  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    return {};
-  }
-  return fd;
-}
 
 // Opens its connections evenly over the time of a turn and keeps every one until it is destroyed.
 // Every second one sends garbage.
@@ -72,7 +59,7 @@ class Strangers {
   }
 
   static Fd open(const TargetBlob& target) {
-    if (target.port == 0) return connect_unix(target.unix_path);
+    if (target.port == 0) return data_plane::shm::connect_unix(target.unix_path).value_or(Fd());
     auto fd = data_plane::tcp::start_connect(target.host, target.port);
     if (!fd) return {};
     pollfd waiting{fd->get(), POLLOUT, 0};
