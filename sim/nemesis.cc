@@ -134,14 +134,17 @@ void Nemesis::Impl::rest_broken() {
     Node* node = world.node_at(victim);
     if (how == 0 && may(Fault::kCrash)) {
       sick.insert(victim);
+      world.faults.note(Fault::kCrash);
       if (node != nullptr) {
         world.kill(*node);
       }
     } else if (how == 1 && may(Fault::kPause) && node != nullptr) {
       sick.insert(victim);
+      world.faults.note(Fault::kPause);
       pause(*node);
     } else if (how == 2 && may(Fault::kPartition)) {
       cut.insert(pair);
+      world.faults.note(Fault::kPartition);
       world.network.block(pair.first, pair.second);
       world.network.block(pair.second, pair.first);
     }

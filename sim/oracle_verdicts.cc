@@ -62,7 +62,8 @@ void Oracle::check_deadline(Node& node, std::uint64_t owner) {
   }
 }
 
-// Rule 12: after the heal no sender waits for its own deadline when its decode has long failed.
+// Rule 12: after the heal no sender waits for its own deadline when its decode has long failed. A
+// pair that stays cut for good learns of it by the end of its session, which may come later.
 void Oracle::check_told(Node& prefill, std::uint64_t sender) {
   const Options& options = world_.profile.options;
   const Duration patience = milliseconds(3 * options.retransmit_max_ms + 1'000);
@@ -78,8 +79,11 @@ void Oracle::check_told(Node& prefill, std::uint64_t sender) {
     const Node& decode = *key->second.first;
     const Cell& cell = decode.cell(grants_.at(key->second).receiver);
     const bool long_failed = cell.status == KvPoll::kFailed && now - cell.ended > patience;
-    if (long_failed && decode.is_running() && sessions_[name.session].decode == &decode &&
-        prefill.holds_session(name.session) && decode.holds_session(name.session)) {
+    const bool can_hear =
+        world_.nemesis.is_healthy_pair(prefill.place().index, decode.place().index);
+    if (long_failed && can_hear && decode.is_running() &&
+        sessions_[name.session].decode == &decode && prefill.holds_session(name.session) &&
+        decode.holds_session(name.session)) {
       violate("rule 12",
               fmt::format("{}: room {} was never told that {} had failed", prefill.name(),
                           prefill.cell(sender).key.room.value(), decode.name()));
