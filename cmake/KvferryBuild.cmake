@@ -1,5 +1,6 @@
-# Compiler settings and the three functions every CMakeLists.txt of the tree uses:
+# Compiler settings and the functions every CMakeLists.txt of the tree uses:
 #   kvferry_library(NAME SOURCES... DEPS...)   one static library per folder
+#   kvferry_library_with_lab(...)              and its build with guards that can be missing
 #   kvferry_test(NAME SOURCES... DEPS... LABEL unit|conformance|e2e)
 #   kvferry_light_sanitizers(FILES...)         heavy units (Beast, CLI11): address sanitizer only
 
@@ -74,6 +75,23 @@ function(kvferry_library NAME)
   add_library(${NAME} STATIC ${ARG_SOURCES})
   kvferry_target_defaults(${NAME})
   target_link_libraries(${NAME} PUBLIC ${ARG_DEPS})
+endfunction()
+
+# The same, and NAME_lab beside it: the same sources built with KVFERRY_LAB, for kvferry-lab, which runs
+# them with guards missing. It is linked to the lab builds of its DEPS where there are any.
+function(kvferry_library_with_lab NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  kvferry_library(${NAME} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS})
+  set(LAB_DEPS)
+  foreach(DEP ${ARG_DEPS})
+    if(TARGET ${DEP}_lab)
+      list(APPEND LAB_DEPS ${DEP}_lab)
+    else()
+      list(APPEND LAB_DEPS ${DEP})
+    endif()
+  endforeach()
+  kvferry_library(${NAME}_lab SOURCES ${ARG_SOURCES} DEPS ${LAB_DEPS})
+  target_compile_definitions(${NAME}_lab PUBLIC KVFERRY_LAB)
 endfunction()
 
 find_package(GTest REQUIRED)

@@ -106,6 +106,7 @@ class KvManager {
  private:
   friend class KvReceiver;
   friend class KvSender;
+  friend class runtime::ManagerState;
   explicit KvManager(std::shared_ptr<runtime::ManagerState> state);
   std::shared_ptr<runtime::ManagerState> state_;
 };

@@ -1,6 +1,7 @@
 // Makes a transport by its name in Options::transport.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -16,5 +17,10 @@ std::vector<std::string_view> transport_names();
 Result<std::unique_ptr<Transport>> make_transport(std::string_view name,
                                                   const TransportConfig& config,
                                                   CompletionSink& sink);
+
+// Makes the one transport of a manager, for who brings its own instead of one of this build's:
+// a bench that measures everything but the bytes. sink outlives the transport.
+using TransportMaker =
+    std::function<Result<std::unique_ptr<Transport>>(const TransportConfig&, CompletionSink& sink)>;
 
 }  // namespace kvferry::data_plane

@@ -7,12 +7,7 @@
 namespace kvferry {
 
 Result<std::unique_ptr<KvManager>> KvManager::create(KvArgs args, Options options) {
-  Result<std::shared_ptr<runtime::ManagerState>> state =
-      runtime::ManagerState::create(std::move(args), std::move(options));
-  if (!state) {
-    return tl::unexpected(state.error());
-  }
-  return std::unique_ptr<KvManager>(new KvManager(std::move(*state)));
+  return runtime::ManagerState::create_manager(std::move(args), std::move(options), {});
 }
 
 KvManager::KvManager(std::shared_ptr<runtime::ManagerState> state) : state_(std::move(state)) {}

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "data_plane/factory.h"
 #include "layout/kv_layout.h"
+#include "runtime/core_guards.h"
 #include "runtime/json.h"
 
 namespace kvferry::runtime {
@@ -52,8 +53,10 @@ ManagerState::ManagerState(KvArgs args, Options options)
 
 ManagerState::~ManagerState() { stop(); }
 
-Result<std::shared_ptr<ManagerState>> ManagerState::create(KvArgs args, Options options) {
+Result<std::shared_ptr<ManagerState>> ManagerState::create(
+    KvArgs args, Options options, data_plane::TransportMaker make_transport) {
   std::shared_ptr<ManagerState> state(new ManagerState(std::move(args), std::move(options)));
+  state->make_transport_ = std::move(make_transport);
   for (const auto step : {&ManagerState::prepare, &ManagerState::open_control_link,
                           &ManagerState::open_transport, &ManagerState::start}) {
     if (Status status = (state.get()->*step)(); !status) {
@@ -61,6 +64,16 @@ Result<std::shared_ptr<ManagerState>> ManagerState::create(KvArgs args, Options 
     }
   }
   return state;
+}
+
+Result<std::unique_ptr<KvManager>> ManagerState::create_manager(
+    KvArgs args, Options options, data_plane::TransportMaker make_transport) {
+  Result<std::shared_ptr<ManagerState>> state =
+      create(std::move(args), std::move(options), std::move(make_transport));
+  if (!state) {
+    return tl::unexpected(state.error());
+  }
+  return std::unique_ptr<KvManager>(new KvManager(std::move(*state)));
 }
 
 Status ManagerState::prepare() {
@@ -159,7 +172,8 @@ Status ManagerState::open_transport() {
   config.shm_lanes = options_.shm_lanes;
   config.shm_ring_entries = options_.shm_ring_entries;
   Result<std::unique_ptr<data_plane::Transport>> transport =
-      data_plane::make_transport(options_.transport, config, *mailbox_);
+      make_transport_ ? make_transport_(config, *mailbox_)
+                      : data_plane::make_transport(options_.transport, config, *mailbox_);
   if (!transport) {
     return tl::unexpected(transport.error());
   }
@@ -186,6 +200,7 @@ core::ProtocolConfig ManagerState::protocol_config() const {
     self.transports.push_back({std::string(name), transport_->local_blob()});
   }
   config.transport_class = {properties.target_executes_copy, properties.local_fence};
+  config.guards = core_guards();
   return config;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/protocol.h"
+#include "data_plane/factory.h"
 #include "data_plane/transport.h"
 #include "kvferry/kv_manager.h"
 #include "net/control_link.h"
@@ -28,7 +29,12 @@ namespace kvferry::runtime {
 
 class ManagerState {
  public:
-  static Result<std::shared_ptr<ManagerState>> create(KvArgs args, Options options);
+  // make_transport: instead of the transport that options.transport names; empty: that one.
+  static Result<std::shared_ptr<ManagerState>> create(
+      KvArgs args, Options options, data_plane::TransportMaker make_transport = {});
+  // KvManager::create() with a transport of the caller's own.
+  static Result<std::unique_ptr<KvManager>> create_manager(
+      KvArgs args, Options options, data_plane::TransportMaker make_transport);
   ~ManagerState();
   ManagerState(const ManagerState&) = delete;
   ManagerState& operator=(const ManagerState&) = delete;
@@ -76,6 +82,7 @@ class ManagerState {
 
   KvArgs args_;
   Options options_;
+  data_plane::TransportMaker make_transport_;
   LayoutShape shape_;
   Incarnation incarnation_;
   net::CurveKeys curve_keys_;
