@@ -57,6 +57,8 @@ struct Options {
   std::string control_host = "127.0.0.1";  // address to bind
   std::uint16_t control_port = 0;          // 0: any free port
   std::string advertise_host;  // told to peers, for control and data; empty: the bound address
+  std::uint16_t advertise_port = 0;       // told to peers, for control; 0: the bound port
+  std::uint16_t advertise_data_port = 0;  // told to peers, for tcp lanes; 0: the bound port
   bool curve = true;           // false only on loopback, with a warning
   std::uint32_t control_frame_bytes = 64U << 10;  // one turn's messages, coalesced
   std::uint32_t control_message_max_bytes = 4U << 20;
@@ -89,6 +91,10 @@ struct Options {
   std::uint32_t http_total_timeout_ms = 5'000;
 
   std::uint32_t stop_timeout_ms = 1'000;  // stop() with every peer dead
+  // A thread at one turn for so long makes readiness fall ...
+  std::uint32_t thread_stall_ms = 1'000;
+  // ... and for so long it is taken for dead: the manager's rooms fail and it takes no more.
+  std::uint32_t thread_dead_ms = 5'000;
 
   // Pairing.
   bool require_identical = false;  // refuse a pair whose numerics differ

@@ -198,6 +198,12 @@ void add_control_rows(std::vector<OptionRow>& rows) {
   rows.push_back(text<&Options::advertise_host>(
       "advertise_host", "address",
       "address told to peers, for control and data, empty: the bound one"));
+  rows.push_back(
+      number<&Options::advertise_port>("advertise_port", "port", 0, 65'535,
+                                       "port of the control link told to peers, 0: the bound one"));
+  rows.push_back(
+      number<&Options::advertise_data_port>("advertise_data_port", "port", 0, 65'535,
+                                            "port of tcp lanes told to peers, 0: the bound one"));
   rows.push_back(flag<&Options::curve>(
       "curve", "encrypt and authenticate the control link; false only on loopback"));
   rows.push_back(number<&Options::control_frame_bytes>(
@@ -250,6 +256,12 @@ void add_process_rows(std::vector<OptionRow>& rows) {
                                                     "API calls and completions not yet processed"));
   rows.push_back(number<&Options::stop_timeout_ms>("stop_timeout_ms", "ms", 10, kMaxMs,
                                                    "a stop of the manager, with every peer dead"));
+  rows.push_back(
+      number<&Options::thread_stall_ms>("thread_stall_ms", "ms", 100, kMaxMs,
+                                        "a thread at one turn for so long makes readiness fall"));
+  rows.push_back(number<&Options::thread_dead_ms>(
+      "thread_dead_ms", "ms", 1'000, kMaxMs,
+      "a thread at one turn for so long is taken for dead: every room fails"));
   rows.push_back(
       addresses<&Options::bootstrap_addresses>("bootstrap_addresses", "registries of this fleet"));
   rows.push_back(addresses<&Options::bootstrap_allow>("bootstrap_allow",
@@ -316,6 +328,7 @@ Status check_order(const Options& o) {
       {"session_grace_ms", o.session_grace_ms, "heartbeat_timeout_ms", o.heartbeat_timeout_ms},
       {"redial_min_ms", o.redial_min_ms, "redial_max_ms", o.redial_max_ms},
       {"retransmit_min_ms", o.retransmit_min_ms, "retransmit_max_ms", o.retransmit_max_ms},
+      {"thread_stall_ms", o.thread_stall_ms, "thread_dead_ms", o.thread_dead_ms},
       {"twice lane_heartbeat_ms", 2ULL * o.lane_heartbeat_ms, "lane_timeout_ms", o.lane_timeout_ms},
       {"control_frame_bytes", o.control_frame_bytes, "control_message_max_bytes",
        o.control_message_max_bytes},

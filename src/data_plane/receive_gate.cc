@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/runtime_guards.h"
+
 namespace kvferry::data_plane {
 namespace {
 
@@ -80,7 +82,8 @@ MarkScope::MarkScope(ReceiveGate::Reader& reader, const SessionSlots& slots, Gra
                      Generation generation)
     : reader_(reader) {
   reader_.mark_->value.store(mark_value(++reader_.sequence_, slot), std::memory_order_seq_cst);
-  live_ = slots.is_live(slot, generation);  // NOLINT(*-prefer-member-initializer): after the mark
+  // NOLINTNEXTLINE(*-prefer-member-initializer): after the mark
+  live_ = !has_guard(RuntimeGuard::kReceiveCheck) || slots.is_live(slot, generation);
 }
 
 MarkScope::~MarkScope() {
@@ -91,11 +94,16 @@ MarkScope::~MarkScope() {
   }
 }
 
-ReceiveGate::ReceiveGate(std::uint32_t max_grant_slots, CompletionSink& sink)
+ReceiveGate::ReceiveGate(std::uint32_t max_grant_slots, CompletionSink& sink, ThreadRoster* threads)
     : max_grant_slots_(
           static_cast<std::uint32_t>(std::min<std::uint64_t>(max_grant_slots, kSlotMask - 1))),
       sink_(sink),
-      fencer_([this] { run_fences(); }) {}
+      place_(enrol(threads, "kvf-fence", "waits until what was fenced has stopped")),
+      fencer_([this] {
+        place_->begin();
+        run_fences();
+        place_->ends({});
+      }) {}
 
 ReceiveGate::~ReceiveGate() { stop(); }
 
@@ -207,7 +215,9 @@ void ReceiveGate::run_fences() {
   for (;;) {
     jobs.clear();
     std::unique_lock lock(fences_mutex_);
+    place_->waits();
     fences_changed_.wait(lock, [this] { return stopping_ || !fences_.empty(); });
+    place_->works();
     if (fences_.empty()) return;
     jobs.swap(fences_);
     lock.unlock();
@@ -215,6 +225,7 @@ void ReceiveGate::run_fences() {
     waiting_for_marks_.store(1, std::memory_order_seq_cst);
     std::vector<Watched> watched = marks_in(jobs);
     lock.lock();
+    place_->waits();
     fences_changed_.wait(lock, [&watched] {
       std::erase_if(watched, [](const Watched& seen) {
         return seen.mark->value.load(std::memory_order_seq_cst) != seen.value;
@@ -222,6 +233,7 @@ void ReceiveGate::run_fences() {
       return watched.empty();
     });
     lock.unlock();
+    place_->works();
     waiting_for_marks_.store(0, std::memory_order_seq_cst);
     for (const FenceJob& job : jobs) sink_.fence_done(job.grant);
   }

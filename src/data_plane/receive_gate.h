@@ -124,7 +124,8 @@ class ReceiveGate {
     std::vector<std::byte> scratch_;  // where refused bytes go
   };
 
-  ReceiveGate(std::uint32_t max_grant_slots, CompletionSink& sink);
+  // threads: where the gate's own thread is listed.
+  ReceiveGate(std::uint32_t max_grant_slots, CompletionSink& sink, ThreadRoster* threads = nullptr);
   ~ReceiveGate();  // as stop()
   ReceiveGate(const ReceiveGate&) = delete;
   ReceiveGate& operator=(const ReceiveGate&) = delete;
@@ -193,6 +194,7 @@ class ReceiveGate {
   std::vector<FenceJob> fences_;
   bool stopping_ = false;
   std::atomic<std::uint32_t> waiting_for_marks_{0};
+  ThreadPlacePtr place_;
   std::thread fencer_;
 };
 

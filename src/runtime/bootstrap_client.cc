@@ -25,9 +25,11 @@ bool same_rows(const std::vector<core::PeerRow>& a, const std::vector<core::Peer
 }  // namespace
 
 BootstrapClient::BootstrapClient(const Options& options, core::RegistryRow self,
-                                 ClusterTokens& tokens, KeyDirectory& keys, Mailbox& mailbox)
+                                 ClusterTokens& tokens, KeyDirectory& keys, Mailbox& mailbox,
+                                 ThreadRoster* threads)
     : options_(options),
       self_(std::move(self)),
+      threads_(threads),
       tokens_(tokens),
       keys_(keys),
       mailbox_(mailbox),
@@ -72,9 +74,10 @@ Result<RegistryWorker*> BootstrapClient::worker_for(const std::string& address) 
     config.total_timeout_ms = options_.http_total_timeout_ms;
     config.leave_timeout_ms = std::max(options_.stop_timeout_ms / 4, 1U);
     config.max_queries = options_.max_rooms;
+    config.threads = threads_;
     // A rank registers wherever it asks, since the ranks that it finds there look up its key there.
     auto made = std::make_unique<RegistryWorker>(
-        std::move(config), *client_, tokens_, keys_, mailbox_, counters_,
+        std::move(config), *client_, tokens_, keys_, counters_,
         [this](const std::string& registry, std::vector<core::PeerRow> rows) {
           pairs_changed(registry, std::move(rows));
         });
@@ -87,18 +90,70 @@ Result<RegistryWorker*> BootstrapClient::worker_for(const std::string& address) 
   return worker.get();
 }
 
-void BootstrapClient::resolve(core::ResolvePrefill query) {
-  const Result<RegistryWorker*> worker = worker_for(query.bootstrap_address);
-  if (!worker) {
-    mailbox_.push_reserved(core::PrefillResolved{query.receiver, tl::unexpected(worker.error())});
-    return;
+// Registries of one fleet stand in for each other: the first that knows the ranks answers.
+class BootstrapClient::Question {
+ public:
+  Question(Mailbox& mailbox, core::ReceiverId receiver, std::size_t asked)
+      : mailbox_(mailbox), receiver_(receiver), open_(asked) {}
+
+  // is_named: by the registry that the room named; if all fail, that one's reason is told.
+  void answer(bool is_named, Result<std::vector<core::PeerRow>> rows) {
+    std::lock_guard lock(mutex_);
+    --open_;
+    if (answered_) {
+      return;
+    }
+    if (!rows && (is_named || !failure_)) {
+      failure_ = rows.error();
+    }
+    if (!rows && open_ > 0) {
+      return;
+    }
+    answered_ = true;
+    if (!rows) {
+      rows = tl::unexpected(*failure_);
+    }
+    mailbox_.push_reserved(core::PrefillResolved{receiver_, std::move(rows)});
   }
-  const core::ReceiverId receiver = query.receiver;
-  if (!(*worker)->add_query(std::move(query))) {
-    mailbox_.push_reserved(core::PrefillResolved{
-        receiver, fail(FailureCode::kQueueFull,
-                       fmt::format("max_rooms = {} rooms wait for an answer of their registry",
-                                   options_.max_rooms))});
+
+ private:
+  Mailbox& mailbox_;
+  const core::ReceiverId receiver_;
+  std::mutex mutex_;
+  std::size_t open_;
+  bool answered_ = false;
+  std::optional<Failure> failure_;
+};
+
+std::vector<std::string> BootstrapClient::registries_for(const std::string& named) const {
+  if (!contains(options_.bootstrap_addresses, named)) {
+    return {named};
+  }
+  return options_.bootstrap_addresses;
+}
+
+void BootstrapClient::resolve(core::ResolvePrefill query) {
+  const std::vector<std::string> registries = registries_for(query.bootstrap_address);
+  const auto question = std::make_shared<Question>(mailbox_, query.receiver, registries.size());
+  for (const std::string& address : registries) {
+    const bool is_named = address == query.bootstrap_address;
+    const Result<RegistryWorker*> worker = worker_for(address);
+    if (!worker) {
+      question->answer(is_named, tl::unexpected(worker.error()));
+      continue;
+    }
+    core::ResolvePrefill asked = query;
+    asked.bootstrap_address = address;
+    const bool taken = (*worker)->add_query(
+        std::move(asked), [question, is_named](Result<std::vector<core::PeerRow>> rows) {
+          question->answer(is_named, std::move(rows));
+        });
+    if (!taken) {
+      question->answer(is_named,
+                       fail(FailureCode::kQueueFull,
+                            fmt::format("max_rooms = {} rooms wait for an answer of their registry",
+                                        options_.max_rooms)));
+    }
   }
 }
 

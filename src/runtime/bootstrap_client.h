@@ -22,9 +22,9 @@ namespace kvferry::runtime {
 
 class BootstrapClient {
  public:
-  // keys and mailbox outlive the client.
+  // keys, mailbox and threads, where its threads are listed, outlive the client.
   BootstrapClient(const Options& options, core::RegistryRow self, ClusterTokens& tokens,
-                  KeyDirectory& keys, Mailbox& mailbox);
+                  KeyDirectory& keys, Mailbox& mailbox, ThreadRoster* threads = nullptr);
   ~BootstrapClient();  // as stop()
   BootstrapClient(const BootstrapClient&) = delete;
   BootstrapClient& operator=(const BootstrapClient&) = delete;
@@ -33,8 +33,9 @@ class BootstrapClient {
   Status start();
 
   // --- any thread; none waits ---
-  // Answered by a PrefillResolved in the mailbox. A registry that is neither configured nor allowed
-  // is refused with kUnauthorized and never contacted.
+  // Answered by one PrefillResolved in the mailbox. A registry that is neither configured nor
+  // allowed is refused with kUnauthorized and never contacted. If the registry is one of the
+  // configured ones, all of these are asked, and the first that knows the ranks answers.
   void resolve(core::ResolvePrefill query);
   // PairsWanted comes each time the prefill ranks of all such registries changed.
   Status keep_paired(const std::string& address);
@@ -51,12 +52,16 @@ class BootstrapClient {
   void stop();  // idempotent; joins
 
  private:
+  class Question;
+
+  std::vector<std::string> registries_for(const std::string& named) const;
   Status check_allowed(const std::string& address) const;
   Result<RegistryWorker*> worker_for(const std::string& address);
   void pairs_changed(const std::string& registry, std::vector<core::PeerRow> rows);
 
   const Options options_;
   const core::RegistryRow self_;
+  ThreadRoster* const threads_;
   ClusterTokens& tokens_;
   KeyDirectory& keys_;
   Mailbox& mailbox_;

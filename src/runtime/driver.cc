@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <exception>
+#include <stdexcept>
 #include <system_error>
 #include <utility>
 
 #include "base/clock.h"
-#include "runtime/thread_setup.h"
+#include "base/runtime_guards.h"
 
 namespace kvferry::runtime {
 namespace {
 
 constexpr Duration kMaxWait = milliseconds(250);
-constexpr Duration kStallAfter = milliseconds(1'000);
 constexpr Duration kViewInterval = milliseconds(50);
 // While a whole process is paused, the kernel goes on taking in what peers send; the link's own I/O
 // thread needs a moment to hand it over.
@@ -51,7 +51,6 @@ Driver::Driver(Parts parts, DriverSink::Parts sink_parts)
 Driver::~Driver() { join(); }
 
 Status Driver::start() {
-  heartbeat_ns_.store(monotonic_now().since_start().count(), std::memory_order_release);
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
@@ -73,16 +72,13 @@ std::shared_ptr<const DriverView> Driver::view() const {
   return view;
 }
 
-std::string Driver::stall() const {
-  if (ended_.load(std::memory_order_acquire)) {
+void Driver::condemn(const std::string& why) {
+  {
     std::lock_guard lock(mutex_);
-    return death_;
+    verdict_ = why;
   }
-  const Instant heartbeat{Duration(heartbeat_ns_.load(std::memory_order_acquire))};
-  const Duration silence = monotonic_now() - heartbeat;
-  return silence < kStallAfter ? std::string()
-                               : fmt::format("control thread stalled: its last turn was {} ms ago",
-                                             silence / milliseconds(1));
+  condemned_.store(true, std::memory_order_release);
+  parts_.mailbox.wake();
 }
 
 void Driver::request_stop(Failure cause, Instant deadline) {
@@ -99,27 +95,26 @@ void Driver::join() {
 }
 
 void Driver::run() {
-  set_up_thread("kvf-driver");
+  parts_.place->begin();
   try {
     last_turn_ = monotonic_now();
     while (!is_finished(monotonic_now())) {
       turn();
+      if (!has_guard(RuntimeGuard::kMalformedDropped) && has_seen_malformed()) {
+        return;  // as a thread ends that nobody looks after: without a word
+      }
     }
     publish_view(monotonic_now());
     const Failure cause{
         FailureCode::kShuttingDown, FailureWhere::kLocal, "the manager was stopped", {}, -1};
     parts_.mailbox.close(cause);
     parts_.table.fail_all(cause);
-    {
-      std::lock_guard lock(mutex_);
-      death_ = "the manager was stopped";
-    }
+    parts_.place->ends({});
   } catch (const std::exception& error) {
     die(error.what());
   } catch (...) {
     die("unknown exception");
   }
-  ended_.store(true, std::memory_order_release);
   parts_.releases.raise();
 }
 
@@ -133,8 +128,7 @@ void Driver::die(std::string_view why) {
   log::error("{}", cause.what);
   parts_.mailbox.close(cause);
   parts_.table.fail_all(cause);
-  std::lock_guard lock(mutex_);
-  death_ = cause.what;
+  parts_.place->ends(std::string(why));
 }
 
 Duration Driver::time_to_wait(Instant now) const {
@@ -153,7 +147,13 @@ Duration Driver::time_to_wait(Instant now) const {
 
 void Driver::turn() {
   Instant now = monotonic_now();
+  parts_.place->waits();
   parts_.link.wait(time_to_wait(now), parts_.mailbox.wake_fd(), link_events_, kMaxLinkEvents);
+  parts_.place->works();
+  if (condemned_.load(std::memory_order_acquire)) {
+    std::lock_guard lock(mutex_);
+    throw std::runtime_error(verdict_);
+  }
   now = monotonic_now();
   if (now - last_turn_ > pause_threshold_) {
     settle_after_pause();
@@ -170,7 +170,6 @@ void Driver::turn() {
   }
   cleared_.clear();
   last_turn_ = monotonic_now();
-  heartbeat_ns_.store(last_turn_.since_start().count(), std::memory_order_release);
   if (sink_.take_news()) {
     parts_.releases.raise();
   }
@@ -275,6 +274,11 @@ void Driver::count_malformed(const wire::Malformed& malformed) {
     log::warning("dropped a frame: {}: {} ({} further lines left out)",
                  wire::to_string(malformed.reason), malformed.what, limit.suppressed());
   }
+}
+
+bool Driver::has_seen_malformed() const {
+  return malformed_messages_ > 0 || std::any_of(malformed_frames_.begin(), malformed_frames_.end(),
+                                                [](std::uint64_t count) { return count > 0; });
 }
 
 // The step takes the events over, so whose places it frees is noted before.

@@ -51,6 +51,7 @@ class Driver {
     StatusTable& table;
     ReleaseQueue& releases;
     BootstrapClient& bootstrap;
+    ThreadPlacePtr place;  // of its thread
   };
   Driver(Parts parts, DriverSink::Parts sink_parts);
   ~Driver();
@@ -61,8 +62,9 @@ class Driver {
 
   // --- any thread ---
   std::shared_ptr<const DriverView> view() const;
-  // Empty while the thread turns; else why it does not.
-  std::string stall() const;
+  // The manager has lost a thread that it can't do without: the driver's ends at its next turn, as
+  // after an error of its own. why: one sentence.
+  void condemn(const std::string& why);
   // Fails all rooms with the cause, tells the peers until the deadline and ends the thread.
   void request_stop(Failure cause, Instant deadline);
   void join();
@@ -81,6 +83,7 @@ class Driver {
   void add_link_event(net::LinkBadHandshake&&);
   void add_link_event(net::LinkMalformed&& malformed);
   void count_malformed(const wire::Malformed& malformed);
+  bool has_seen_malformed() const;
   void note_owners_cleared();
   void publish_view(Instant now);
   void check_invariants(Instant now, DriverView& view);
@@ -115,13 +118,12 @@ class Driver {
   Instant quiet_since_ = Instant::max();
 
   // Shared.
-  std::atomic<std::int64_t> heartbeat_ns_{0};
+  std::atomic<bool> condemned_{false};
   std::atomic<std::int64_t> stop_deadline_ns_{0};  // 0: go on
   mutable std::atomic<bool> view_requested_{false};
-  std::atomic<bool> ended_{false};
   mutable std::mutex mutex_;
   std::shared_ptr<const DriverView> view_;
-  std::string death_;
+  std::string verdict_;  // why it was condemned
   std::thread thread_;
 };
 

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/runtime_guards.h"
+
 namespace kvferry::runtime {
 namespace {
 
@@ -24,9 +26,23 @@ Result<std::unique_ptr<Mailbox>> Mailbox::make(std::size_t max_queued_calls) {
 Mailbox::Mailbox(std::size_t max_queued_calls, EventFd signal)
     : max_queued_calls_(max_queued_calls), signal_(std::move(signal)) {}
 
+#ifdef KVFERRY_LAB
+void Mailbox::wait_carried_out(std::unique_lock<std::mutex>& lock) {
+  if (has_guard(RuntimeGuard::kCallsNeverWait) || std::this_thread::get_id() == driver_) {
+    return;
+  }
+  // The next drain takes the event; the one after it comes when the step is over.
+  const std::uint64_t carried_out = drains_ + 2;
+  ++waiting_calls_;
+  signal_.raise();
+  drained_.wait(lock, [&] { return drains_ >= carried_out || closed_.has_value(); });
+  --waiting_calls_;
+}
+#endif
+
 Status Mailbox::push(core::Event event) {
   {
-    std::lock_guard lock(calls_mutex_);
+    std::unique_lock lock(calls_mutex_);
     if (closed_) {
       return tl::unexpected(*closed_);
     }
@@ -37,6 +53,9 @@ Status Mailbox::push(core::Event event) {
     }
     ++limited_calls_;
     calls_.push_back(std::move(event));
+#ifdef KVFERRY_LAB
+    wait_carried_out(lock);
+#endif
   }
   signal_.raise();
   return {};
@@ -44,11 +63,14 @@ Status Mailbox::push(core::Event event) {
 
 bool Mailbox::push_reserved(core::Event event) {
   {
-    std::lock_guard lock(calls_mutex_);
+    std::unique_lock lock(calls_mutex_);
     if (closed_) {
       return false;
     }
     calls_.push_back(std::move(event));
+#ifdef KVFERRY_LAB
+    wait_carried_out(lock);
+#endif
   }
   signal_.raise();
   return true;
@@ -59,6 +81,9 @@ void Mailbox::close(Failure cause) {
   if (!closed_) {
     closed_ = std::move(cause);
   }
+#ifdef KVFERRY_LAB
+  drained_.notify_all();
+#endif
 }
 
 // Joins with the last event when it is of the same kind and same() says so, else starts a new one.
@@ -113,6 +138,14 @@ void Mailbox::fence_done(GrantId grant) noexcept {
                                  [&](core::FenceCompleted& event) { event.grant = grant; });
 }
 
+void Mailbox::path_tested(SessionEpoch session, Status result) noexcept {
+  {
+    std::lock_guard lock(completions_mutex_);
+    completions_.emplace_back(core::PathTested{session, std::move(result)});
+  }
+  signal_.raise();
+}
+
 void Mailbox::lane_failed(SessionEpoch session, Failure cause) noexcept {
   {
     std::lock_guard lock(completions_mutex_);
@@ -153,6 +186,14 @@ void Mailbox::drain(std::vector<core::Event>& events) {
                 std::make_move_iterator(calls_.end()));
   calls_.clear();
   limited_calls_ = 0;
+#ifdef KVFERRY_LAB
+  driver_ = std::this_thread::get_id();
+  ++drains_;
+  drained_.notify_all();
+  if (waiting_calls_ > 0) {
+    signal_.raise();
+  }
+#endif
 }
 
 }  // namespace kvferry::runtime

@@ -17,6 +17,11 @@
 #include <optional>
 #include <vector>
 
+#ifdef KVFERRY_LAB
+#include <condition_variable>
+#include <thread>
+#endif
+
 #include "core/event.h"
 #include "data_plane/transport.h"
 #include "kvferry/status.h"
@@ -47,6 +52,7 @@ class Mailbox final : public data_plane::CompletionSink {
   void writes_landed(std::span<const layout::Landing> landings) noexcept override;
   void write_torn(const layout::Landing& landing, std::string_view how) noexcept override;
   void fence_done(GrantId grant) noexcept override;
+  void path_tested(SessionEpoch session, Status result) noexcept override;
   void lane_failed(SessionEpoch session, Failure cause) noexcept override;
   void session_unreachable(SessionEpoch session, Failure cause) noexcept override;
   void session_torn_down(SessionEpoch session) noexcept override;
@@ -63,6 +69,11 @@ class Mailbox final : public data_plane::CompletionSink {
   template <typename Joined, typename Same, typename Append>
   void complete(Same&& same, Append&& append) noexcept;
 
+#ifdef KVFERRY_LAB
+  // Without RuntimeGuard::kCallsNeverWait: until the driver has carried out what the call queued.
+  void wait_carried_out(std::unique_lock<std::mutex>& lock);
+#endif
+
   const std::size_t max_queued_calls_;
   EventFd signal_;
 
@@ -70,6 +81,12 @@ class Mailbox final : public data_plane::CompletionSink {
   std::vector<core::Event> calls_;
   std::size_t limited_calls_ = 0;  // of calls_, those that count against the limit
   std::optional<Failure> closed_;
+#ifdef KVFERRY_LAB
+  std::condition_variable drained_;
+  std::uint64_t drains_ = 0;
+  std::size_t waiting_calls_ = 0;
+  std::thread::id driver_;
+#endif
 
   std::mutex completions_mutex_;
   std::vector<core::Event> completions_;

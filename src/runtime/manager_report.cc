@@ -53,9 +53,17 @@ void add_snapshot(Samples& samples, const core::Snapshot& snapshot) {
   samples.counter("pages_held_total", static_cast<double>(snapshot.held_pages_total));
   samples.counter("pages_released_total", static_cast<double>(snapshot.released_pages_total));
   samples.gauge("quarantined_pages", static_cast<double>(snapshot.quarantined_pages));
+  samples.gauge("quarantine_oldest_seconds",
+                static_cast<double>(snapshot.oldest_quarantine_ms) / 1'000);
+  samples.gauge("rooms_oldest_seconds", static_cast<double>(snapshot.oldest_room_ms) / 1'000);
   samples.gauge("grants", static_cast<double>(snapshot.grants));
   samples.gauge("tickets", static_cast<double>(snapshot.tickets));
   samples.gauge("tombstones", static_cast<double>(snapshot.tombstones));
+  for (const core::PeerView& peer : snapshot.peers) {
+    if (peer.flaps > 0) {
+      samples.counter("peer_flaps_total", peer.flaps, fmt::format("peer=\"{}\"", peer.endpoint));
+    }
+  }
   samples.gauge("peers_live", static_cast<double>(std::count_if(
                                   snapshot.peers.begin(), snapshot.peers.end(),
                                   [](const core::PeerView& peer) { return peer.ready; })));
@@ -129,6 +137,10 @@ std::vector<MetricSample> ManagerState::metrics() const {
     samples.counter(std::string(counter.name) + "_total", static_cast<double>(counter.value));
   }
   samples.gauge("open_handles", table_->open_handles());
+  samples.gauge(
+      "threads_unsound",
+      static_cast<double>(
+          threads_.problems(monotonic_now(), milliseconds(options_.thread_stall_ms)).size()));
   samples.gauge("known_keys", static_cast<double>(keys_->size()));
   add_registries(samples, bootstrap_->counters());
   return samples.take();
@@ -136,8 +148,12 @@ std::vector<MetricSample> ManagerState::metrics() const {
 
 std::vector<std::string> ManagerState::readiness_problems() const {
   std::vector<std::string> problems;
-  if (std::string stall = driver_->stall(); !stall.empty()) {
-    problems.push_back(std::move(stall));
+  if (stopped_.load(std::memory_order_acquire)) {
+    problems.emplace_back("the manager was stopped");
+  }
+  for (std::string& problem :
+       threads_.problems(monotonic_now(), milliseconds(options_.thread_stall_ms))) {
+    problems.push_back(std::move(problem));
   }
   const auto view = driver_->view();
   const auto& core_problems = view->snapshot.readiness_problems;

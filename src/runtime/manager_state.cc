@@ -10,6 +10,7 @@
 #include "base/crypto.h"
 #include "base/log.h"
 #include "data_plane/factory.h"
+#include "data_plane/path_test.h"
 #include "layout/kv_layout.h"
 #include "runtime/core_guards.h"
 #include "runtime/json.h"
@@ -17,9 +18,11 @@
 namespace kvferry::runtime {
 namespace {
 
-// endpoint with its host replaced, unless host is empty.
-std::string with_host(const std::string& endpoint, const std::string& host) {
-  return host.empty() ? endpoint : host + endpoint.substr(endpoint.rfind(':'));
+// endpoint with its host replaced, unless host is empty, and its port, unless port is 0.
+std::string advertised(const std::string& endpoint, const std::string& host, std::uint16_t port) {
+  const std::size_t colon = endpoint.rfind(':');
+  return (host.empty() ? endpoint.substr(0, colon) : host) +
+         (port == 0 ? endpoint.substr(colon) : fmt::format(":{}", port));
 }
 
 // As the resolver takes it: without brackets, and with a wildcard's number.
@@ -54,7 +57,8 @@ ManagerState::ManagerState(KvArgs args, Options options)
 ManagerState::~ManagerState() { stop(); }
 
 Result<std::shared_ptr<ManagerState>> ManagerState::create(
-    KvArgs args, Options options, data_plane::TransportMaker make_transport) {
+    KvArgs args, Options options, data_plane::TransportMaker make_transport,
+    const LinkWrapper& wrap_link) {
   std::shared_ptr<ManagerState> state(new ManagerState(std::move(args), std::move(options)));
   state->make_transport_ = std::move(make_transport);
   for (const auto step : {&ManagerState::prepare, &ManagerState::open_control_link,
@@ -62,14 +66,18 @@ Result<std::shared_ptr<ManagerState>> ManagerState::create(
     if (Status status = (state.get()->*step)(); !status) {
       return tl::unexpected(status.error());
     }
+    if (step == &ManagerState::open_control_link && wrap_link) {
+      state->link_ = wrap_link(std::move(state->link_));
+    }
   }
   return state;
 }
 
 Result<std::unique_ptr<KvManager>> ManagerState::create_manager(
-    KvArgs args, Options options, data_plane::TransportMaker make_transport) {
+    KvArgs args, Options options, data_plane::TransportMaker make_transport,
+    const LinkWrapper& wrap_link) {
   Result<std::shared_ptr<ManagerState>> state =
-      create(std::move(args), std::move(options), std::move(make_transport));
+      create(std::move(args), std::move(options), std::move(make_transport), wrap_link);
   if (!state) {
     return tl::unexpected(state.error());
   }
@@ -140,13 +148,16 @@ Status ManagerState::open_control_link() {
     return tl::unexpected(link.error());
   }
   link_ = std::move(*link);
-  control_endpoint_ = with_host(link_->endpoint(), options_.advertise_host);
+  control_endpoint_ =
+      advertised(link_->endpoint(), options_.advertise_host, options_.advertise_port);
   return {};
 }
 
 Status ManagerState::open_transport() {
   data_plane::TransportConfig config;
   config.role = args_.role;
+  config.threads = &threads_;
+  config.advertise_port = options_.advertise_data_port;
   config.host = bare_host(options_.data_host.empty() ? options_.control_host : options_.data_host);
   // A data_host of its own (another network card) is what peers dial; only without one do lanes go
   // where the control link is advertised.
@@ -171,9 +182,15 @@ Status ManagerState::open_transport() {
   config.shm_folder = options_.shm_folder;
   config.shm_lanes = options_.shm_lanes;
   config.shm_ring_entries = options_.shm_ring_entries;
+  // A transport that the maker brings may move no bytes at all, so that it is not tested.
   Result<std::unique_ptr<data_plane::Transport>> transport =
-      make_transport_ ? make_transport_(config, *mailbox_)
-                      : data_plane::make_transport(options_.transport, config, *mailbox_);
+      make_transport_
+          ? make_transport_(config, *mailbox_)
+          : data_plane::make_tested_transport(
+                [this](const data_plane::TransportConfig& inner, data_plane::CompletionSink& sink) {
+                  return data_plane::make_transport(options_.transport, inner, sink);
+                },
+                config, *mailbox_);
   if (!transport) {
     return tl::unexpected(transport.error());
   }
@@ -199,7 +216,8 @@ core::ProtocolConfig ManagerState::protocol_config() const {
   for (const std::string_view name : transport_->offers()) {
     self.transports.push_back({std::string(name), transport_->local_blob()});
   }
-  config.transport_class = {properties.target_executes_copy, properties.local_fence};
+  config.transport_class = {properties.target_executes_copy, properties.local_fence,
+                            make_transport_ == nullptr};
   config.guards = core_guards();
   return config;
 }
@@ -220,15 +238,31 @@ Status ManagerState::start() {
   protocol_ = args_.role == Role::kDecode
                   ? core::make_decode_protocol(protocol_config(), environment_)
                   : core::make_prefill_protocol(protocol_config(), environment_);
-  bootstrap_ =
-      std::make_unique<BootstrapClient>(options_, registry_row(), *tokens_, *keys_, *mailbox_);
+  bootstrap_ = std::make_unique<BootstrapClient>(options_, registry_row(), *tokens_, *keys_,
+                                                 *mailbox_, &threads_);
   driver_ = std::make_unique<Driver>(
-      Driver::Parts{options_, *protocol_, *link_, *mailbox_, *table_, *releases_, *bootstrap_},
+      Driver::Parts{options_, *protocol_, *link_, *mailbox_, *table_, *releases_, *bootstrap_,
+                    threads_.enrol("kvf-driver", "runs the protocol")},
       DriverSink::Parts{*table_, *releases_, *bootstrap_, *link_, *transport_, *aux_});
+  watchdog_ = std::make_unique<Watchdog>(threads_, milliseconds(options_.thread_dead_ms),
+                                         [this](const std::string& why) { lose_thread(why); });
   if (Status status = driver_->start(); !status) {
     return status;
   }
+  if (Status status = watchdog_->start(); !status) {
+    return status;
+  }
   return bootstrap_->start();
+}
+
+// Nothing that depends on the thread will come any more: whoever waits is told so, and every later
+// call is refused. What the peers hold of it ends by their own deadlines.
+void ManagerState::lose_thread(const std::string& why) {
+  const Failure cause = failure(FailureCode::kControlThreadDead, why);
+  mailbox_->close(cause);
+  table_->fail_all(cause);
+  releases_->raise();
+  driver_->condemn(why);
 }
 
 Failure ManagerState::failure(FailureCode code, std::string what) const {
@@ -330,8 +364,11 @@ Status ManagerState::keep_paired(const std::string& address) {
 
 void ManagerState::stop() {
   std::lock_guard lock(stop_mutex_);
-  if (std::exchange(stopped_, true) || driver_ == nullptr) {
+  if (stopped_.exchange(true) || driver_ == nullptr) {
     return;
+  }
+  if (watchdog_ != nullptr) {
+    watchdog_->stop();
   }
   bootstrap_->begin_stop();
   // Two fifths of the time for telling peers; the rest for joining the transport's threads.

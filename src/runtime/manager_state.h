@@ -2,6 +2,8 @@
 // hold it, so that a handle that outlives its manager finds a stopped one instead of none.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -9,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/thread_roster.h"
 #include "core/protocol.h"
 #include "data_plane/factory.h"
 #include "data_plane/transport.h"
@@ -24,17 +27,25 @@
 #include "runtime/mailbox.h"
 #include "runtime/release_queue.h"
 #include "runtime/status_cell.h"
+#include "runtime/watchdog.h"
 
 namespace kvferry::runtime {
+
+// Puts a link of the caller's own around the manager's: one that sees, changes or loses frames.
+using LinkWrapper =
+    std::function<std::unique_ptr<net::ControlLink>(std::unique_ptr<net::ControlLink>)>;
 
 class ManagerState {
  public:
   // make_transport: instead of the transport that options.transport names; empty: that one.
+  // wrap_link: called once, on the calling thread; empty: the link as it is.
   static Result<std::shared_ptr<ManagerState>> create(
-      KvArgs args, Options options, data_plane::TransportMaker make_transport = {});
-  // KvManager::create() with a transport of the caller's own.
+      KvArgs args, Options options, data_plane::TransportMaker make_transport = {},
+      const LinkWrapper& wrap_link = {});
+  // KvManager::create() with a transport or a link of the caller's own.
   static Result<std::unique_ptr<KvManager>> create_manager(
-      KvArgs args, Options options, data_plane::TransportMaker make_transport);
+      KvArgs args, Options options, data_plane::TransportMaker make_transport,
+      const LinkWrapper& wrap_link = {});
   ~ManagerState();
   ManagerState(const ManagerState&) = delete;
   ManagerState& operator=(const ManagerState&) = delete;
@@ -78,6 +89,7 @@ class ManagerState {
   Status start();
   core::ProtocolConfig protocol_config() const;
   core::RegistryRow registry_row() const;
+  void lose_thread(const std::string& why);
   void report_abort(const StatusCell& cell, Failure cause);
 
   KvArgs args_;
@@ -90,6 +102,7 @@ class ManagerState {
   SystemEnvironment environment_;
 
   // In order of construction; each may refer to those above it.
+  ThreadRoster threads_;
   std::unique_ptr<ClusterTokens> tokens_;
   std::unique_ptr<KeyDirectory> keys_;
   std::unique_ptr<StatusTable> table_;
@@ -102,9 +115,10 @@ class ManagerState {
   std::unique_ptr<core::Protocol> protocol_;
   std::unique_ptr<BootstrapClient> bootstrap_;
   std::unique_ptr<Driver> driver_;
+  std::unique_ptr<Watchdog> watchdog_;
 
   std::mutex stop_mutex_;
-  bool stopped_ = false;
+  std::atomic<bool> stopped_ = false;
 };
 
 }  // namespace kvferry::runtime

@@ -10,7 +10,6 @@
 #include "base/crypto.h"
 #include "runtime/json.h"
 #include "runtime/prefill_choice.h"
-#include "runtime/thread_setup.h"
 
 namespace kvferry::runtime {
 namespace {
@@ -40,16 +39,18 @@ Failure failure_of(const std::string& address, const net::HttpResponse& response
 }  // namespace
 
 RegistryWorker::RegistryWorker(RegistryWorkerConfig config, net::HttpClient& client,
-                               ClusterTokens& tokens, KeyDirectory& keys, Mailbox& mailbox,
+                               ClusterTokens& tokens, KeyDirectory& keys,
                                RegistryCounters& counters, PairsChanged pairs_changed)
     : config_(std::move(config)),
       tokens_(tokens),
       keys_(keys),
-      mailbox_(mailbox),
       counters_(counters),
       pairs_changed_(std::move(pairs_changed)),
       channel_(config_.address, client, tokens),
-      prng_(random_u64()) {
+      prng_(random_u64()),
+      place_(enrol(config_.threads, "kvf-bootstrap",
+                   fmt::format("asks registry {}", config_.address),
+                   ThreadPlace::Need::kReplaceable)) {
   registration_.cause = "not registered yet";
 }
 
@@ -68,17 +69,18 @@ Status RegistryWorker::start() {
   return {};
 }
 
-bool RegistryWorker::add_query(core::ResolvePrefill query) {
+bool RegistryWorker::add_query(core::ResolvePrefill query, Answer answer) {
   const Instant deadline = monotonic_now() + milliseconds(config_.total_timeout_ms);
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (ended_) {
-    mailbox_.push_reserved(core::PrefillResolved{query.receiver, tl::unexpected(*ended_)});
+    lock.unlock();
+    answer(tl::unexpected(*ended_));  // it does not change any more
     return true;
   }
   if (waiting_ + incoming_.size() >= config_.max_queries) {
     return false;
   }
-  incoming_.push_back(Query{std::move(query), deadline,
+  incoming_.push_back(Query{std::move(query), std::move(answer), deadline,
                             Failure{FailureCode::kBootstrapFailed, FailureWhere::kPath,
                                     fmt::format("registry {} was not reached in {} ms",
                                                 config_.address, config_.total_timeout_ms),
@@ -130,7 +132,7 @@ void RegistryWorker::join() {
 }
 
 void RegistryWorker::run() {
-  set_up_thread("kvf-bootstrap");
+  place_->begin();
   try {
     while (wait_for_work()) {
       if (monotonic_now() >= register_at_) {
@@ -143,8 +145,10 @@ void RegistryWorker::run() {
       expire_queries(monotonic_now());
     }
     leave();
+    place_->ends({});
   } catch (const std::exception& error) {
     thread_failed(error.what());
+    place_->ends(error.what());
   }
 }
 
@@ -175,6 +179,16 @@ void RegistryWorker::thread_failed(const char* why) {
 }
 
 // False once the worker shall leave.
+// The registry may take its time, within timeout_ms: that is no stall of this thread.
+Result<net::HttpResponse> RegistryWorker::ask(std::string method, std::string target,
+                                              std::string body, std::uint32_t timeout_ms) {
+  place_->waits();
+  auto response =
+      channel_.exchange(std::move(method), std::move(target), std::move(body), timeout_ms);
+  place_->works();
+  return response;
+}
+
 bool RegistryWorker::wait_for_work() {
   std::unique_lock lock(mutex_);
   const Instant now = monotonic_now();
@@ -184,8 +198,10 @@ bool RegistryWorker::wait_for_work() {
   }
   if (wake > now) {
     const Duration pause = std::min<Duration>(wake - now, std::chrono::hours(1));
+    place_->waits();
     changed_.wait_for(lock, pause,
                       [this] { return stopping_ || refresh_requested_ || !incoming_.empty(); });
+    place_->works();
   }
   queries_.reserve(queries_.size() + incoming_.size());  // all of them move or none
   std::move(incoming_.begin(), incoming_.end(), std::back_inserter(queries_));
@@ -229,8 +245,8 @@ core::RegistryRow RegistryWorker::signed_row() {
 
 void RegistryWorker::register_self() {
   const Result<net::HttpResponse> response =
-      channel_.exchange("PUT", kTarget, encode_registration({signed_row(), config_.lease_ms}),
-                        config_.try_timeout_ms);
+      ask("PUT", kTarget, encode_registration({signed_row(), config_.lease_ms}),
+          config_.try_timeout_ms);
   if (!response) {
     registration_failed(response.error(), false);
     return;
@@ -278,8 +294,7 @@ void RegistryWorker::registration_failed(Failure cause, bool refused) {
 
 Result<std::vector<core::RegistryRow>> RegistryWorker::fetch_rows(bool& final) {
   counters_.lookups.fetch_add(1, std::memory_order_relaxed);
-  Result<net::HttpResponse> response =
-      channel_.exchange("GET", kTarget, {}, config_.try_timeout_ms);
+  Result<net::HttpResponse> response = ask("GET", kTarget, {}, config_.try_timeout_ms);
   if (!response) {
     return tl::unexpected(response.error());
   }
@@ -382,7 +397,7 @@ void RegistryWorker::answer_queries() {
 
 // Noted at once, so that an exception on the way does not lead to a second answer.
 void RegistryWorker::answer(Query& query, Result<std::vector<core::PeerRow>> rows) {
-  mailbox_.push_reserved(core::PrefillResolved{query.question.receiver, std::move(rows)});
+  query.tell(std::move(rows));
   query.answered = true;
 }
 
@@ -405,9 +420,8 @@ void RegistryWorker::leave() {
   }
   channel_.resume();
   // Best effort: a lease that nobody renews runs out.
-  static_cast<void>(channel_.exchange("DELETE", kTarget,
-                                      encode_registration({signed_row(), config_.lease_ms}),
-                                      config_.leave_timeout_ms));
+  static_cast<void>(ask("DELETE", kTarget, encode_registration({signed_row(), config_.lease_ms}),
+                        config_.leave_timeout_ms));
 }
 
 }  // namespace kvferry::runtime

@@ -16,11 +16,11 @@
 #include "base/instant.h"
 #include "base/log.h"
 #include "base/prng.h"
+#include "base/thread_roster.h"
 #include "core/action.h"
 #include "core/bootstrap_registry.h"
 #include "kvferry/status.h"
 #include "runtime/key_directory.h"
-#include "runtime/mailbox.h"
 #include "runtime/registry_channel.h"
 
 namespace kvferry::runtime {
@@ -42,17 +42,18 @@ struct RegistryWorkerConfig {
   std::uint32_t total_timeout_ms = 5'000;
   std::uint32_t leave_timeout_ms = 250;
   std::size_t max_queries = 65'536;  // waiting for an answer
+  ThreadRoster* threads = nullptr;   // where its thread is listed; outlives it
 };
 
 class RegistryWorker {
  public:
+  using Answer = std::function<void(Result<std::vector<core::PeerRow>> rows)>;
   using PairsChanged = std::function<void(const std::string& registry, std::vector<core::PeerRow>)>;
 
   // pairs_changed: called on the worker's thread with the prefill ranks listed, each time it
   // looked.
   RegistryWorker(RegistryWorkerConfig config, net::HttpClient& client, ClusterTokens& tokens,
-                 KeyDirectory& keys, Mailbox& mailbox, RegistryCounters& counters,
-                 PairsChanged pairs_changed);
+                 KeyDirectory& keys, RegistryCounters& counters, PairsChanged pairs_changed);
   ~RegistryWorker();
   RegistryWorker(const RegistryWorker&) = delete;
   RegistryWorker& operator=(const RegistryWorker&) = delete;
@@ -61,9 +62,10 @@ class RegistryWorker {
   Status start();
 
   // --- any thread; none waits ---
-  // Answered by a PrefillResolved within total_timeout_ms, and one try at most more; at once, with
-  // kBootstrapFailed, when the thread has ended by an exception. False when max_queries wait.
-  bool add_query(core::ResolvePrefill query);
+  // Answered within total_timeout_ms, and one try at most more, mostly on the worker's thread; at
+  // once, with kBootstrapFailed, when that thread has ended by an exception. False when max_queries
+  // wait; then it is not answered.
+  bool add_query(core::ResolvePrefill query, Answer answer);
   void want_pairs();
   // Looks again, at most every 200 ms.
   void request_refresh();
@@ -82,6 +84,7 @@ class RegistryWorker {
  private:
   struct Query {
     core::ResolvePrefill question;
+    Answer tell;
     Instant deadline;
     Failure last;
     bool answered = false;
@@ -90,6 +93,8 @@ class RegistryWorker {
   void run();
   bool wait_for_work();
   Instant next_lookup(Instant now) const;
+  Result<net::HttpResponse> ask(std::string method, std::string target, std::string body,
+                                std::uint32_t timeout_ms);
   void register_self();
   void registration_failed(Failure cause, bool refused);
   void look_up();
@@ -108,7 +113,6 @@ class RegistryWorker {
   const RegistryWorkerConfig config_;
   ClusterTokens& tokens_;
   KeyDirectory& keys_;
-  Mailbox& mailbox_;
   RegistryCounters& counters_;
   const PairsChanged pairs_changed_;
   RegistryChannel channel_;
@@ -139,6 +143,7 @@ class RegistryWorker {
   bool registered_ = false;
   log::RateLimit warning_limit_{std::chrono::seconds(5)};
   Prng prng_;
+  const ThreadPlacePtr place_;
   std::thread thread_;
 };
 

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace kvferry::data_plane {
 namespace {
@@ -18,7 +20,9 @@ constexpr std::size_t kEventsPerTurn = 128;
 
 EventLoop::~EventLoop() { stop(); }
 
-Status EventLoop::open(Duration period, std::function<void(Instant)> on_tick) {
+Status EventLoop::open(Duration period, std::function<void(Instant)> on_tick,
+                       ThreadPlacePtr place) {
+  place_ = std::move(place);
   period_ = period;
   on_tick_ = std::move(on_tick);
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
@@ -93,7 +97,20 @@ bool EventLoop::run_tasks() {
   return !stopping;
 }
 
+// A completion that is lost would hold its pages for ever, so that a loop which can't go on is no
+// loop to go on with: whoever reads the roster ends what depends on it.
 void EventLoop::run() {
+  place_->begin();
+  try {
+    turn_until_stopped();
+    place_->ends({});
+  } catch (const std::exception& error) {
+    log::error("thread {}: {}", place_->name(), error.what());
+    place_->ends(error.what());
+  }
+}
+
+void EventLoop::turn_until_stopped() {
   std::array<epoll_event, kEventsPerTurn> events{};
   Instant next_tick = monotonic_now() + period_;
   for (;;) {
@@ -102,7 +119,9 @@ void EventLoop::run() {
       const auto left = std::chrono::ceil<milliseconds>(next_tick - monotonic_now());
       timeout_ms = static_cast<int>(std::max<std::int64_t>(0, left.count()));
     }
+    place_->waits();
     const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsPerTurn, timeout_ms);
+    place_->works();
     now_ = monotonic_now();
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];

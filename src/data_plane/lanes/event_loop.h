@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/instant.h"
+#include "base/thread_roster.h"
 #include "data_plane/fd.h"
 #include "kvferry/status.h"
 
@@ -32,8 +33,8 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // on_tick runs every period while wants_ticks(true) is in force.
-  Status open(Duration period, std::function<void(Instant now)> on_tick);
+  // on_tick runs every period while wants_ticks(true) is in force. place: where the thread is listed.
+  Status open(Duration period, std::function<void(Instant now)> on_tick, ThreadPlacePtr place);
   void start();
   // Runs what was posted before, then ends the thread. Tasks posted afterwards are dropped.
   void stop();
@@ -49,8 +50,10 @@ class EventLoop {
 
  private:
   void run();
+  void turn_until_stopped();
   bool run_tasks();
 
+  ThreadPlacePtr place_;
   Fd epoll_;
   Fd wake_;
   Duration period_{};

@@ -1,5 +1,6 @@
 #include "data_plane/lanes/lane_target.h"
 
+#include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -144,7 +145,9 @@ Status LaneTarget::start() {
   const Duration period = std::clamp<Duration>(std::min(limits_.heartbeat, limits_.timeout / 4) / 2,
                                                kMinTick, kMaxTick);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    if (auto opened = parts_[i]->loop.open(period, [this, i](Instant now) { tick(i, now); });
+    if (auto opened = parts_[i]->loop.open(
+            period, [this, i](Instant now) { tick(i, now); },
+            enrol(config_.threads, fmt::format("kvf-receive-{}", i), "receives what peers write"));
         !opened) {
       return opened;
     }

@@ -32,6 +32,7 @@ Result<std::unique_ptr<LaneDoor>> TcpDoor::open(const TransportConfig& config) {
                 "data host " + listener->host +
                     " means every interface; give the address that peers shall connect to");
   }
+  if (config.advertise_port != 0) listener->port = config.advertise_port;
   return std::unique_ptr<LaneDoor>(new TcpDoor(std::move(*listener), config.lane_timeout_ms));
 }
 

@@ -293,5 +293,59 @@ TEST_F(BootstrapClientTest, StopsWhileARegistryHangs) {
   ::close(listener);
 }
 
+// Two registries of one fleet: the second one stands in for the first.
+class TwoRegistries : public BootstrapClientTest {
+ protected:
+  TwoRegistries() {
+    BootstrapServerOptions options;
+    options.cluster_token_file = token_.path();
+    other_ = std::move(*BootstrapServer::start(options));
+    first_ = server_->address();
+    options_.bootstrap_addresses = {first_, other_->address()};
+  }
+  void put_at_other(const core::RegistryRow& row) {
+    test::RegistryClient client(other_->address(), token_.path());
+    ASSERT_EQ(client.send(client.registration("PUT", row)).status, 200);
+  }
+  std::unique_ptr<BootstrapServer> other_;
+  std::string first_;
+};
+
+TEST_F(TwoRegistries, ARoomOfADeadRegistryIsAnsweredByTheOther) {
+  put_at_other(prefill(0, 1, 1));
+  options_.http_total_timeout_ms = 60'000;
+  start_client();
+  ASSERT_TRUE(await_registered());
+  server_.reset();
+  const auto answer = resolve(first_, "");
+  ASSERT_TRUE(answer.rows) << answer.rows.error().what;
+  EXPECT_EQ(answer.rows->front().address, (PeerAddress{"prefill:0", kKeyB}));
+}
+
+TEST_F(TwoRegistries, WhoIsListedByTheOtherOnlyIsFound) {
+  put_at_other(prefill(0, 1, 1));
+  options_.http_total_timeout_ms = 60'000;
+  start_client();
+  EXPECT_TRUE(resolve(first_, "").rows);
+}
+
+TEST_F(TwoRegistries, WhenNoneKnowsTheNamedOneSaysWhy) {
+  start_client();
+  const auto answer = resolve(first_, "");
+  ASSERT_FALSE(answer.rows);
+  EXPECT_EQ(answer.rows.error().code, FailureCode::kPrefillUnknown);
+  EXPECT_THAT(answer.rows.error().what, HasSubstr(first_));
+}
+
+TEST_F(TwoRegistries, ARegistryThatARequestBringsIsAskedAlone) {
+  put_at_other(prefill(0, 1, 1));
+  options_.bootstrap_addresses = {other_->address()};
+  options_.bootstrap_allow = {first_};
+  start_client();
+  const auto answer = resolve(first_, "");
+  ASSERT_FALSE(answer.rows);
+  EXPECT_EQ(answer.rows.error().code, FailureCode::kPrefillUnknown);
+}
+
 }  // namespace
 }  // namespace kvferry::runtime

@@ -118,7 +118,8 @@ class DriverTest : public testing::Test {
 
   void start() {
     driver_ = std::make_unique<Driver>(
-        Driver::Parts{options_, protocol_, link_, *mailbox_, table_, *releases_, *bootstrap_},
+        Driver::Parts{options_, protocol_, link_, *mailbox_, table_, *releases_, *bootstrap_,
+                      place_},
         DriverSink::Parts{table_, *releases_, *bootstrap_, link_, transport_, *aux_});
     ASSERT_TRUE(driver_->start());
   }
@@ -155,6 +156,8 @@ class DriverTest : public testing::Test {
   FakeLink link_;
   FakeTransport transport_;
   FakeProtocol protocol_;
+  ThreadRoster threads_;
+  ThreadPlacePtr place_ = threads_.enrol("kvf-driver", "runs the protocol");
   std::unique_ptr<Driver> driver_;
 };
 
@@ -163,16 +166,27 @@ TEST_F(DriverTest, AnEscapedExceptionFailsEveryRoomAndShows) {
     throw std::runtime_error("a bug of its own");
   };
   start();
-  EXPECT_EQ(driver_->stall(), "");
+  EXPECT_EQ(place_->cause(), "");
   const auto bystander = table_.open(HandleKind::kSender, RoomId(2), Binding{});
   const auto cell = open_sender();
   ASSERT_TRUE(test::await([&] { return cell->load() == KvPoll::kFailed; }));
   EXPECT_EQ(cell->failure()->code, FailureCode::kControlThreadDead);
   EXPECT_THAT(cell->failure()->what, HasSubstr("a bug of its own"));
   ASSERT_TRUE(test::await([&] { return bystander->load() == KvPoll::kFailed; }));
-  ASSERT_TRUE(test::await([&] { return !driver_->stall().empty(); }));
-  EXPECT_THAT(driver_->stall(), HasSubstr("a bug of its own"));
+  ASSERT_TRUE(test::await([&] { return place_->has_ended(); }));
+  EXPECT_THAT(place_->cause(), HasSubstr("a bug of its own"));
   EXPECT_EQ(mailbox_->push(core::SenderCleared{}).error().code, FailureCode::kControlThreadDead);
+}
+
+TEST_F(DriverTest, ACondemnedOneEndsAtItsNextTurn) {
+  start();
+  const auto cell = open_sender();
+  driver_->condemn("thread kvf-send (writes to peers) ended: no memory");
+  ASSERT_TRUE(test::await([&] { return cell->load() == KvPoll::kFailed; }));
+  EXPECT_EQ(cell->failure()->code, FailureCode::kControlThreadDead);
+  EXPECT_THAT(cell->failure()->what, HasSubstr("kvf-send"));
+  ASSERT_TRUE(test::await([&] { return place_->has_ended(); }));
+  EXPECT_THAT(place_->cause(), HasSubstr("no memory"));
 }
 
 TEST_F(DriverTest, ActionsReachCellsAndCallers) {

@@ -9,6 +9,7 @@
 #include "await.h"
 #include "kvferry/bootstrap_server.h"
 #include "registry_client.h"
+#include "runtime/mailbox.h"
 #include "temp_file.h"
 
 namespace kvferry::runtime {
@@ -30,7 +31,7 @@ TEST(RegistryWorker, EveryQueryIsAnsweredOnceThoughTheThreadFails) {
   config.address = server->address();
   config.self = test::prefill_row("decode:1", 77);
   config.total_timeout_ms = 60'000;
-  RegistryWorker worker(config, *client, *tokens, keys, *mailbox, counters,
+  RegistryWorker worker(config, *client, *tokens, keys, counters,
                         [](const std::string&, std::vector<core::PeerRow>) {
                           throw std::runtime_error("of this test");
                         });
@@ -48,15 +49,22 @@ TEST(RegistryWorker, EveryQueryIsAnsweredOnceThoughTheThreadFails) {
       EXPECT_THAT(answer.rows.error().what, HasSubstr("of this test"));
     }
   };
+  const auto ask = [&](std::uint64_t receiver) {
+    return worker.add_query({core::ReceiverId(receiver), config.address, "nobody", 0},
+                            [&mailbox, receiver](Result<std::vector<core::PeerRow>> rows) {
+                              mailbox->push_reserved(core::PrefillResolved{
+                                  core::ReceiverId(receiver), std::move(rows)});
+                            });
+  };
   // Nobody serves this instance: both wait until the thread fails.
-  ASSERT_TRUE(worker.add_query({core::ReceiverId(1), config.address, "nobody", 0}));
-  ASSERT_TRUE(worker.add_query({core::ReceiverId(2), config.address, "nobody", 0}));
+  ASSERT_TRUE(ask(1));
+  ASSERT_TRUE(ask(2));
   worker.want_pairs();
   EXPECT_TRUE(test::await([&] {
     collect();
     return answered.size() >= 2;
   }));
-  ASSERT_TRUE(worker.add_query({core::ReceiverId(3), config.address, "nobody", 0}));
+  ASSERT_TRUE(ask(3));
   collect();
   EXPECT_EQ(answered, (std::multiset<std::uint64_t>{1, 2, 3}));
   EXPECT_TRUE(worker.registration().refused);

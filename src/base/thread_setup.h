@@ -2,9 +2,9 @@
 // own threads, whose handlers must not run here.
 #pragma once
 
-namespace kvferry::runtime {
+namespace kvferry {
 
 // name: at most 15 characters.
 void set_up_thread(const char* name);
 
-}  // namespace kvferry::runtime
+}  // namespace kvferry

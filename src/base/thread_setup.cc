@@ -1,11 +1,11 @@
-#include "runtime/thread_setup.h"
+#include "base/thread_setup.h"
 
 #include <pthread.h>
 
 #include <csignal>
 #include <initializer_list>
 
-namespace kvferry::runtime {
+namespace kvferry {
 
 void set_up_thread(const char* name) {
   pthread_setname_np(pthread_self(), name);
@@ -18,4 +18,4 @@ void set_up_thread(const char* name) {
   pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
 }
 
-}  // namespace kvferry::runtime
+}  // namespace kvferry
