@@ -58,6 +58,8 @@ std::optional<Words> words_of(Guard missing) {
     case Guard::kGrantsAlike:
       return Words{"unlike-grants", "Grants of one sender may differ in number and size."};
     // --- decode ---
+    case Guard::kPagesLeaveLate:
+      return Words{"pages-leave-at-once", "Pages of an aborted room are free at once."};
     case Guard::kEveryWriterDrained:
       return Words{"any-writer-release", "One drained writer releases the pages of all."};
     case Guard::kTeardownOfItsSession:

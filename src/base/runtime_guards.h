@@ -28,11 +28,20 @@ enum class RuntimeGuard : std::uint8_t {
   kRegistersAgain,  // a rank registers again at a registry that has lost it
 };
 
+// Guards that stand before another one, which would still hide what they are for: missing, they
+// take it along. Messages in parts do no harm where a malformed one is dropped, and a socket that
+// waits keeps only the control thread as long as no call waits for that.
+constexpr bool takes_along(RuntimeGuard missing, RuntimeGuard other) {
+  return (missing == RuntimeGuard::kWholeMessages && other == RuntimeGuard::kMalformedDropped) ||
+         (missing == RuntimeGuard::kCallsNeverWait && other == RuntimeGuard::kFullIsAValue);
+}
+
 #ifdef KVFERRY_LAB
 // Of the whole process; set before the first manager is made.
 inline std::atomic<RuntimeGuard> missing_runtime_guard{RuntimeGuard::kNone};
 inline bool has_guard(RuntimeGuard guard) {
-  return guard != missing_runtime_guard.load(std::memory_order_relaxed);
+  const RuntimeGuard missing = missing_runtime_guard.load(std::memory_order_relaxed);
+  return guard != missing && !takes_along(missing, guard);
 }
 #elif defined(__clang__)
 constexpr bool has_guard(RuntimeGuard) { return true; }

@@ -29,6 +29,8 @@ bool DecodeProtocol::run_due_timer() {
   }
   if (key->kind == TimerKind::kRoom) {
     room_deadline(*room);
+  } else if (key->kind == TimerKind::kSlow) {
+    note_slow(room->key, room->attempt, room->status, room->waits_for(), room->deadline_ms);
   } else {
     fence_overdue(*room);
   }
@@ -42,7 +44,7 @@ void DecodeProtocol::on(ReceiverOpened& event) {
   auto owned = std::make_unique<DecodeRoom>(event.receiver, key, now_);
   DecodeRoom& room = *owned;
   rooms_.emplace(event.receiver, std::move(owned));
-  note_opened();
+  note_opened(event.receiver.value());
   std::optional<Failure> refusal = refuse_room(key, open_.contains(match(key)), open_.size());
   if (!refusal) {
     refusal = refuse_in_quarantine();
@@ -237,7 +239,14 @@ void DecodeProtocol::advance_bootstrap(DecodeRoom& room) {
 }
 
 void DecodeProtocol::set_deadline(DecodeRoom& room, std::uint32_t after_ms) {
+  room.deadline_ms = after_ms;
   timers_.set({TimerKind::kRoom, room.receiver}, now_ + milliseconds(after_ms));
+  timers_.set({TimerKind::kSlow, room.receiver}, now_ + milliseconds(after_ms) / 4);
+}
+
+void DecodeProtocol::cancel_deadline(const DecodeRoom& room) {
+  timers_.cancel({TimerKind::kRoom, room.receiver});
+  timers_.cancel({TimerKind::kSlow, room.receiver});
 }
 
 void DecodeProtocol::room_deadline(DecodeRoom& room) {
@@ -271,14 +280,19 @@ void DecodeProtocol::fail_room(DecodeRoom& room, Failure cause) {
   enter(room, RoomTrigger::kFailed);
   sink_->publish_terminal(room.receiver.value(), KvPoll::kFailed, room.cause);
   open_.erase(match(room.key));
-  timers_.cancel({TimerKind::kRoom, room.receiver});
+  cancel_deadline(room);
   tell_writers_of_failure(room);
   drop_interests(room);
   switch (room.grant_state) {
     case GrantState::kGranted:
     case GrantState::kCovered:
       enter(room, GrantTrigger::kRevoke);
-      ledger_.revoke(room.grant);
+      ledger_.revoke(room.grant, now_);
+      if (!guards_.has(Guard::kPagesLeaveLate)) {
+        enter(room, GrantTrigger::kFenceDone);  // of a fence that nobody asked for
+        release(room);
+        break;
+      }
       start_fence(room);
       release_if_quiet(room);
       break;
@@ -461,7 +475,7 @@ void DecodeProtocol::enter(DecodeRoom& room, RoomTrigger trigger) {
   if (!room.apply(trigger)) {
     report_missing_row("room", to_string(from), to_string(trigger));
   }
-  note_moved(from, room.status);
+  note_moved(room.receiver.value(), from, room.status);
 }
 
 void DecodeProtocol::enter(DecodeRoom& room, GrantTrigger trigger) {
@@ -519,6 +533,8 @@ Snapshot DecodeProtocol::snapshot(Instant now, std::size_t max_rooms_shown) cons
   Snapshot view;
   view.peers = sessions_.view(now);
   view.room_count = open_.size();
+  view.oldest_room_ms = oldest_room_ms(now);
+  view.oldest_quarantine_ms = ledger_.oldest_quarantine_ms(now);
   view.grants = ledger_.grants();
   view.quarantined_pages = ledger_.quarantined_pages();
   view.granted_pages_total = ledger_.granted_total();

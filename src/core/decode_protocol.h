@@ -32,7 +32,7 @@ class DecodeProtocol final : public RoleProtocol {
   bool run_due_timer() override;
   Instant next_room_deadline() const override { return timers_.next(); }
 
-  enum class TimerKind : std::uint8_t { kRoom, kFence };
+  enum class TimerKind : std::uint8_t { kRoom, kSlow, kFence };
   struct TimerKey {
     TimerKind kind;
     ReceiverId receiver;
@@ -80,6 +80,7 @@ class DecodeProtocol final : public RoleProtocol {
   void tell_writers_of_failure(DecodeRoom& room);
   std::optional<Failure> refuse_in_quarantine() const;
   void set_deadline(DecodeRoom& room, std::uint32_t after_ms);
+  void cancel_deadline(const DecodeRoom& room);
   void room_deadline(DecodeRoom& room);
   void drop_interests(DecodeRoom& room);
   void leave_open_attempts(DecodeRoom& room);

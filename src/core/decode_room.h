@@ -75,6 +75,7 @@ class DecodeRoom {
   const ReceiverId receiver;
   const RoomKey key;
   const Instant opened;
+  std::uint32_t deadline_ms = 0;  // of the present status, from its beginning
   KvPoll status = KvPoll::kBootstrapping;
   GrantState grant_state = GrantState::kNone;
   GrantId grant;

@@ -370,7 +370,7 @@ void DecodeProtocol::try_succeed(DecodeRoom& room) {
   enter(room, RoomTrigger::kCompleted);
   enter(room, GrantTrigger::kSucceed);
   open_.erase(match(room.key));
-  timers_.cancel({TimerKind::kRoom, room.receiver});
+  cancel_deadline(room);
   timers_.cancel({TimerKind::kFence, room.receiver});
   room.owned = ledger_.release(room.grant);
   grants_.erase(room.grant);
@@ -397,7 +397,10 @@ void DecodeProtocol::release(DecodeRoom& room) {
     pages = ledger_.not_granted(
         GrantedPages{room.metadata->pages, room.metadata->aux_slot, room.metadata->state_slots});
   }
-  free_slots(room);
+  if (guards_.has(Guard::kPagesLeaveLate)) {
+    free_slots(
+        room);  // without it nothing was fenced: they are open still and can't be given again
+  }
   sink_->release_pages(ReleasePages{room.receiver.value(), room.key.room, room.key.binding,
                                     std::move(pages.pages), pages.aux_slot,
                                     std::move(pages.state_slots)});

@@ -133,6 +133,11 @@ struct SessionTornDown {
 struct FenceCompleted {
   GrantId grant;
 };
+// The session's data path took a test page, or did not.
+struct PathTested {
+  SessionEpoch session;
+  Status result;
+};
 struct LaneFailed {
   SessionEpoch session;
   Failure cause;
@@ -145,10 +150,11 @@ struct StopRequested {
   Failure cause;
 };
 
-using Event = std::variant<ReceiverOpened, PrefillNamed, MetadataGiven, ReceiverAborted,
-                           ReceiverCleared, SenderOpened, SenderInitialized, ChunkGiven,
-                           SenderAborted, SenderCleared, PrefillResolved, PairsWanted, LinkUp,
-                           LinkDown, FrameArrived, WritesCompleted, WritesQuiet, WritesLanded,
-                           WriteTorn, FenceCompleted, SessionTornDown, LaneFailed, StopRequested>;
+using Event =
+    std::variant<ReceiverOpened, PrefillNamed, MetadataGiven, ReceiverAborted, ReceiverCleared,
+                 SenderOpened, SenderInitialized, ChunkGiven, SenderAborted, SenderCleared,
+                 PrefillResolved, PairsWanted, LinkUp, LinkDown, FrameArrived, WritesCompleted,
+                 WritesQuiet, WritesLanded, WriteTorn, FenceCompleted, SessionTornDown, PathTested,
+                 LaneFailed, StopRequested>;
 
 }  // namespace kvferry::core

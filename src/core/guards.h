@@ -30,6 +30,7 @@ enum class Guard : std::uint8_t {
   kGrantFitsSender,      // a grant of another size than announced is refused (*)
   kGrantsAlike,          // the grants of a sender agree on their number and their size
   // --- decode ---
+  kPagesLeaveLate,          // pages of a failed room stay until its grant is fenced or quiet
   kEveryWriterDrained,      // pages without a fence leave when the last writer is quiet
   kTeardownOfItsSession,    // the teardown of one session says nothing of another one's writers
   kNoReleaseByTimeout,      // an overdue fence frees nothing

@@ -28,7 +28,10 @@ void RoleProtocol::report_missing_row(std::string_view machine, std::string_view
   report_broken(fmt::format("S5: {}: {} --{}--> nowhere", machine, state, trigger));
 }
 
-void RoleProtocol::note_moved(KvPoll from, KvPoll to) {
+void RoleProtocol::note_moved(std::uint64_t owner, KvPoll from, KvPoll to) {
+  if (is_terminal(to)) {
+    live_since_.erase(owner);
+  }
   if (from == to) {
     return;
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
@@ -58,12 +59,21 @@ GrantedPages PageLedger::not_granted(const GrantedPages& wanted) const {
   return rest;
 }
 
-void PageLedger::revoke(GrantId grant) {
+void PageLedger::revoke(GrantId grant, Instant now) {
   const auto found = grants_.find(grant);
   if (found != grants_.end() && !found->second.revoked) {
     found->second.revoked = true;
     quarantined_pages_ += found->second.granted.pages.size();
+    revoked_at_.emplace(grant, now);
   }
+}
+
+std::int64_t PageLedger::oldest_quarantine_ms(Instant now) const {
+  std::int64_t oldest = 0;
+  for (const auto& [grant, since] : revoked_at_) {
+    oldest = std::max<std::int64_t>(oldest, (now - since) / milliseconds(1));
+  }
+  return oldest;
 }
 
 GrantedPages PageLedger::release(GrantId grant) {
@@ -74,6 +84,7 @@ GrantedPages PageLedger::release(GrantId grant) {
   GrantedPages granted = std::move(found->second.granted);
   if (found->second.revoked) {
     quarantined_pages_ -= granted.pages.size();
+    revoked_at_.erase(grant);
   }
   grants_.erase(found);
   for (const PageIndex page : granted.pages) {

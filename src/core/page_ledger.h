@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/instant.h"
 #include "core/guards.h"
 #include "kvferry/ids.h"
 #include "kvferry/status.h"
@@ -29,13 +30,15 @@ class PageLedger {
   // Those of the pages and slots that are in no grant, each once, however often it is listed.
   GrantedPages not_granted(const GrantedPages& wanted) const;
   // The attempt failed: from here on its pages count as quarantine.
-  void revoke(GrantId grant);
+  void revoke(GrantId grant, Instant now);
   // The pages leave their grant; the caller's again, on Success too.
   GrantedPages release(GrantId grant);
 
   bool holds(GrantId grant) const { return grants_.contains(grant); }
   std::size_t grants() const { return grants_.size(); }
   std::uint64_t quarantined_pages() const { return quarantined_pages_; }
+  // How long the grant that was revoked first has been waiting; 0 when none waits.
+  std::int64_t oldest_quarantine_ms(Instant now) const;
   std::uint64_t granted_total() const { return granted_total_; }
   std::uint64_t returned_total() const { return returned_total_; }
   // granted = returned + held, and every page of a grant is indexed under it.
@@ -51,6 +54,7 @@ class PageLedger {
   std::unordered_map<PageIndex, GrantId> by_page_;
   std::set<std::int64_t> aux_slots_;
   std::set<std::uint32_t> state_slots_;
+  std::unordered_map<GrantId, Instant> revoked_at_;
   std::uint64_t quarantined_pages_ = 0;
   std::uint64_t granted_total_ = 0;
   std::uint64_t returned_total_ = 0;

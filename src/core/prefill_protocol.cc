@@ -35,6 +35,10 @@ bool PrefillProtocol::run_due_timer() {
                                            to_string(room->status), room->waits_for()),
                                {},
                                -1});
+    } else if (key->kind == TimerKind::kSlow) {
+      const AttemptId attempt =
+          room->targets.empty() ? AttemptId{} : room->targets.front()->grant.attempt;
+      note_slow(room->key, attempt, room->status, room->waits_for(), room->deadline_ms);
     } else {
       give_up_source(*room);
     }
@@ -49,7 +53,7 @@ void PrefillProtocol::on(SenderOpened& event) {
   auto owned = std::make_unique<PrefillRoom>(event.sender, key, now_);
   PrefillRoom& room = *owned;
   rooms_.emplace(event.sender, std::move(owned));
-  note_opened();
+  note_opened(event.sender.value());
   std::optional<Failure> refusal = refuse_room(key, open_.contains(match(key)), open_.size());
   if (const Failure* ended = ended_.find(match(key)); ended != nullptr && !refusal) {
     refusal = *ended;  // Decode aborted it before it was opened here.
@@ -169,7 +173,7 @@ void PrefillProtocol::fail_room(PrefillRoom& room, Failure cause) {
   enter(room, RoomTrigger::kFailed);
   sink_->publish_terminal(room.sender.value(), KvPoll::kFailed, room.cause);
   open_.erase(match(room.key));
-  timers_.cancel({TimerKind::kRoom, room.sender, {}});
+  cancel_deadline(room);
   if (!room.has_all_grants()) {
     remember_ended(room.key, *room.cause);
   }
@@ -262,7 +266,7 @@ void PrefillProtocol::finish_if_consumed(PrefillRoom& room) {
   }
   enter(room, RoomTrigger::kCompleted);
   open_.erase(match(room.key));
-  timers_.cancel({TimerKind::kRoom, room.sender, {}});
+  cancel_deadline(room);
   release_if_settled(room);
   forget_if_over(room.sender);
 }
@@ -289,7 +293,14 @@ void PrefillProtocol::forget_if_over(SenderId sender) {
 }
 
 void PrefillProtocol::set_deadline(PrefillRoom& room, std::uint32_t after_ms) {
+  room.deadline_ms = after_ms;
   timers_.set({TimerKind::kRoom, room.sender, {}}, now_ + milliseconds(after_ms));
+  timers_.set({TimerKind::kSlow, room.sender, {}}, now_ + milliseconds(after_ms) / 4);
+}
+
+void PrefillProtocol::cancel_deadline(const PrefillRoom& room) {
+  timers_.cancel({TimerKind::kRoom, room.sender, {}});
+  timers_.cancel({TimerKind::kSlow, room.sender, {}});
 }
 
 // --- peers ---
@@ -398,7 +409,7 @@ void PrefillProtocol::enter(PrefillRoom& room, RoomTrigger trigger) {
   if (!room.apply(trigger)) {
     report_missing_row("room", to_string(from), to_string(trigger));
   }
-  note_moved(from, room.status);
+  note_moved(room.sender.value(), from, room.status);
 }
 
 void PrefillProtocol::enter(Target& target, TargetTrigger trigger) {
@@ -423,6 +434,7 @@ Snapshot PrefillProtocol::snapshot(Instant now, std::size_t max_rooms_shown) con
   Snapshot view;
   view.peers = sessions_.view(now);
   view.room_count = open_.size();
+  view.oldest_room_ms = oldest_room_ms(now);
   view.held_pages_total = held_pages_total_;
   view.released_pages_total = released_pages_total_;
   for (const auto& [epoch, record] : records_) {

@@ -34,7 +34,7 @@ class PrefillProtocol final : public RoleProtocol {
   bool run_due_timer() override;
   Instant next_room_deadline() const override { return timers_.next(); }
 
-  enum class TimerKind : std::uint8_t { kRoom, kSourceHold, kUnopened };
+  enum class TimerKind : std::uint8_t { kRoom, kSlow, kSourceHold, kUnopened };
   struct TimerKey {
     TimerKind kind;
     SenderId sender;  // kUnopened: 0
@@ -84,6 +84,7 @@ class PrefillProtocol final : public RoleProtocol {
   void finish_if_consumed(PrefillRoom& room);
   void forget_if_over(SenderId sender);
   void set_deadline(PrefillRoom& room, std::uint32_t after_ms);
+  void cancel_deadline(const PrefillRoom& room);
   void enter(PrefillRoom& room, RoomTrigger trigger);
   void enter(Target& target, TargetTrigger trigger);
   PrefillRoom* find(SenderId sender) const;

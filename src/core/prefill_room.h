@@ -61,6 +61,7 @@ class PrefillRoom {
   const SenderId sender;
   const RoomKey key;
   const Instant opened;
+  std::uint32_t deadline_ms = 0;  // of the present status, from its beginning
   KvPoll status = KvPoll::kBootstrapping;
   std::optional<Failure> cause;
 

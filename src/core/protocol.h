@@ -22,6 +22,7 @@ namespace kvferry::core {
 struct TransportClass {
   bool target_executes_copy = true;
   bool local_fence = true;
+  bool tests_path = false;  // each session gets one PathTested, and is not ready before
 };
 
 struct ProtocolConfig {
@@ -37,11 +38,12 @@ struct ProtocolConfig {
 struct PeerView {
   std::string endpoint;
   std::string instance;
-  std::string state;  // "dialling", "greeting", "live", "suspended", "ended"
+  std::string state;  // "dialling", "greeting", "testing", "live", "suspended", "refused"
   bool ready = false;
   std::string reason;  // last cause when not ready
   SessionEpoch epoch;
   std::int64_t last_heard_ms = -1;
+  std::uint32_t flaps = 0;  // sessions with it that ended
   std::uint64_t queued_messages = 0;
   std::uint64_t unacknowledged = 0;
 };
@@ -57,9 +59,11 @@ struct RoomView {
 };
 struct Snapshot {
   std::vector<PeerView> peers;
-  std::vector<RoomView> rooms;   // at most max_rooms_shown
-  std::uint64_t room_count = 0;  // without a terminal status
-  std::uint64_t grants = 0;      // decode: not yet released
+  std::vector<RoomView> rooms;            // at most max_rooms_shown
+  std::uint64_t room_count = 0;           // without a terminal status
+  std::int64_t oldest_room_ms = 0;        // of these
+  std::int64_t oldest_quarantine_ms = 0;  // decode: of the grants whose pages wait
+  std::uint64_t grants = 0;               // decode: not yet released
   std::uint64_t quarantined_pages = 0;
   std::uint64_t granted_pages_total = 0;   // decode: ever granted
   std::uint64_t returned_pages_total = 0;  // decode: left their grant (Success or release)

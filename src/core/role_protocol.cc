@@ -47,6 +47,8 @@ bool RoleProtocol::settle_link(Event& event) {
     sessions_.handle_link_down(*down, now_, *sink_);
   } else if (auto* frame = std::get_if<FrameArrived>(&event)) {
     sessions_.handle_frame(*frame, now_, *sink_);
+  } else if (const auto* tested = std::get_if<PathTested>(&event)) {
+    sessions_.handle_path_tested(*tested, *sink_);
   } else if (const auto* lane = std::get_if<LaneFailed>(&event)) {
     sessions_.handle_lane_failed(*lane, now_, *sink_);
   } else {
@@ -98,6 +100,23 @@ std::optional<Failure> RoleProtocol::refuse_room(const RoomKey& key, bool is_ope
                    -1};
   }
   return stopping_;
+}
+
+void RoleProtocol::note_opened(std::uint64_t owner) {
+  ++opened_rooms_;
+  live_since_.emplace(owner, now_);
+}
+
+std::int64_t RoleProtocol::oldest_room_ms(Instant now) const {
+  return live_since_.empty() ? 0 : (now - live_since_.begin()->second) / milliseconds(1);
+}
+
+void RoleProtocol::note_slow(const RoomKey& key, AttemptId attempt, KvPoll status,
+                             std::string_view waits_for, std::uint32_t deadline_ms) {
+  sink_->count("slow_rooms");
+  sink_->note(fmt::format("room {} attempt {}: in {} for a quarter of its {} ms, waiting for {}",
+                          key.room.value(), attempt.value(), to_string(status), deadline_ms,
+                          waits_for));
 }
 
 }  // namespace kvferry::core

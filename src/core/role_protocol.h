@@ -2,6 +2,7 @@
 // The role decides what an event and a session's output mean for its rooms.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,9 +45,16 @@ class RoleProtocol : public Protocol {
   // A transition that the tables lack.
   void report_missing_row(std::string_view machine, std::string_view state,
                           std::string_view trigger);
-  void note_opened() { ++opened_rooms_; }
+  // owner: the value of a ReceiverId or a SenderId.
+  void note_opened(std::uint64_t owner);
   // S5 and R4: after a room's status has moved.
-  void note_moved(KvPoll from, KvPoll to);
+  void note_moved(std::uint64_t owner, KvPoll from, KvPoll to);
+  // Of the rooms without a terminal status; 0 when there is none.
+  std::int64_t oldest_room_ms(Instant now) const;
+  // One line for a room that has used a quarter of its state's time: whoever reads the log need not
+  // wait for the deadline to learn what it waits for.
+  void note_slow(const RoomKey& key, AttemptId attempt, KvPoll status, std::string_view waits_for,
+                 std::uint32_t deadline_ms);
   // R4: opened = succeeded + failed + live.
   void check_room_count(std::size_t live, std::vector<std::string>& broken) const;
 
@@ -64,6 +72,7 @@ class RoleProtocol : public Protocol {
   bool settle_link(Event& event);
   void run_timers();
 
+  std::map<std::uint64_t, Instant> live_since_;  // by owner; ids rise, so the oldest comes first
   std::uint64_t opened_rooms_ = 0;
   std::uint64_t succeeded_rooms_ = 0;
   std::uint64_t failed_rooms_ = 0;

@@ -36,6 +36,8 @@ struct Session {
   Instant last_sent;
   Instant last_heard;
   std::deque<Instant> lane_failures;
+  // Of the data path; nothing while the test is under way, or where there is none.
+  std::optional<Status> path_test;
 };
 
 // A hello under way.
@@ -65,7 +67,8 @@ struct Peer {
   Duration redial_after{};
   Instant last_heard;
   bool ever_heard = false;
-  SessionEpoch ended;  // the last session that ended: who still speaks in it is told so
+  std::uint32_t flaps = 0;  // sessions with it that ended
+  SessionEpoch ended;       // the last session that ended: who still speaks in it is told so
   std::unique_ptr<Session> session;
   std::unique_ptr<Session> former;  // kept only where a guard of resumption is missing
   std::unique_ptr<Handshake> handshake;

@@ -63,6 +63,7 @@ std::vector<PeerView> SessionTable::view(Instant now) const {
     PeerView view;
     view.endpoint = peer->address.endpoint;
     view.reason = to_string(peer->last_cause);
+    view.flaps = peer->flaps;
     view.last_heard_ms = peer->ever_heard ? to_ms(now - peer->last_heard) : -1;
     view.state = peer->unusable ? "refused" : peer->link_up ? "greeting" : "dialling";
     if (peer->session != nullptr) {
@@ -72,8 +73,7 @@ std::vector<PeerView> SessionTable::view(Instant now) const {
       view.queued_messages = session.outbox.waiting();
       view.unacknowledged = session.outbox.unacknowledged();
       if (session.live) {
-        view.ready = !session.suspended_since.has_value();
-        view.state = view.ready ? "live" : "suspended";
+        show_readiness(session, view);
       }
     }
     if (view.ready) {
@@ -82,6 +82,25 @@ std::vector<PeerView> SessionTable::view(Instant now) const {
     views.push_back(std::move(view));
   }
   return views;
+}
+
+// Of a live session. A pair whose data path has not been seen to work is no pair to send rooms to.
+void SessionTable::show_readiness(const Session& session, PeerView& view) const {
+  if (session.suspended_since) {
+    view.state = "suspended";
+  } else if (!config_.transport_class.tests_path) {
+    view.state = "live";
+    view.ready = true;
+  } else if (!session.path_test) {
+    view.state = "testing";
+    view.reason = "its data path is being tested";
+  } else {
+    view.state = "live";
+    view.ready = session.path_test->has_value();
+    if (!view.ready) {
+      view.reason = to_string(session.path_test->error());
+    }
+  }
 }
 
 Peer* SessionTable::find_peer(PeerId id) {
@@ -395,6 +414,7 @@ void SessionTable::end(Peer& peer, const Failure& cause, bool tell_peer, Instant
   sink.close_data_session(epoch);
   if (was_live) {
     sink.count("sessions_ended");
+    ++peer.flaps;
     outputs_.emplace_back(SessionOver{epoch, peer.id, cause});
   }
   if (peer.unusable) {
@@ -414,6 +434,18 @@ void SessionTable::end(Peer& peer, const Failure& cause, bool tell_peer, Instant
       dial(peer, now, sink);
     }
   }
+}
+
+void SessionTable::handle_path_tested(const PathTested& event, ActionSink& sink) {
+  sink.count(event.result ? "path_tests_passed" : "path_tests_failed");
+  Peer* peer = find_by_epoch(event.session);
+  if (peer == nullptr) {
+    return;
+  }
+  if (!event.result) {
+    sink.note(fmt::format("peer {}: {}", peer->address.endpoint, event.result.error().what));
+  }
+  peer->session->path_test = event.result;
 }
 
 void SessionTable::handle_lane_failed(const LaneFailed& event, Instant now, ActionSink& sink) {

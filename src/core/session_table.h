@@ -66,6 +66,7 @@ class SessionTable {
   void handle_link_up(PeerId id, Instant now, ActionSink& sink);
   void handle_link_down(const LinkDown& event, Instant now, ActionSink& sink);
   void handle_frame(FrameArrived& event, Instant now, ActionSink& sink);
+  void handle_path_tested(const PathTested& event, ActionSink& sink);
   void handle_lane_failed(const LaneFailed& event, Instant now, ActionSink& sink);
   void handle_timers(Instant now, ActionSink& sink);
 
@@ -139,6 +140,7 @@ class SessionTable {
   void fail_hello(Peer& peer, const Failure& cause, bool for_good, Instant now, ActionSink& sink);
 
   // session_table.cc
+  void show_readiness(const Session& session, PeerView& view) const;
   Peer* find_peer(PeerId id);
   Peer* find_by_identity(const std::string& identity);
   Peer* find_by_key(const std::string& sender_key);

@@ -54,32 +54,32 @@ class Invariants : public ::testing::Test {
 };
 
 TEST_F(Invariants, RoomsThatAreOpenedAndEndAreAllCounted) {
-  rooms.note_opened();
+  rooms.note_opened(1);
   rooms.live = 1;
   EXPECT_TRUE(rooms.check_invariants().empty());
-  rooms.note_moved(KvPoll::kBootstrapping, KvPoll::kWaitingForInput);
-  rooms.note_moved(KvPoll::kWaitingForInput, KvPoll::kTransferring);
+  rooms.note_moved(1, KvPoll::kBootstrapping, KvPoll::kWaitingForInput);
+  rooms.note_moved(1, KvPoll::kWaitingForInput, KvPoll::kTransferring);
   EXPECT_TRUE(rooms.check_invariants().empty());
-  rooms.note_moved(KvPoll::kTransferring, KvPoll::kSuccess);
+  rooms.note_moved(1, KvPoll::kTransferring, KvPoll::kSuccess);
   EXPECT_EQ(broken(), "R4: 1 rooms were opened; 1 succeeded, 0 failed, 1 live");
   rooms.live = 0;
   EXPECT_TRUE(rooms.check_invariants().empty());
-  rooms.note_opened();
+  rooms.note_opened(1);
   EXPECT_EQ(broken(), "R4: 2 rooms were opened; 1 succeeded, 0 failed, 0 live");
-  rooms.note_moved(KvPoll::kBootstrapping, KvPoll::kFailed);
+  rooms.note_moved(1, KvPoll::kBootstrapping, KvPoll::kFailed);
   EXPECT_TRUE(rooms.check_invariants().empty());
 }
 
 TEST_F(Invariants, AStatusThatGoesBackIsReported) {
-  rooms.note_moved(KvPoll::kTransferring, KvPoll::kWaitingForInput);
+  rooms.note_moved(1, KvPoll::kTransferring, KvPoll::kWaitingForInput);
   EXPECT_EQ(broken(), "S5: a room went from Transferring to WaitingForInput");
 }
 
 TEST_F(Invariants, AnEndThatChangesIsReported) {
-  rooms.note_opened();
-  rooms.note_moved(KvPoll::kTransferring, KvPoll::kSuccess);
-  rooms.note_opened();
-  rooms.note_moved(KvPoll::kSuccess, KvPoll::kFailed);
+  rooms.note_opened(1);
+  rooms.note_moved(1, KvPoll::kTransferring, KvPoll::kSuccess);
+  rooms.note_opened(1);
+  rooms.note_moved(1, KvPoll::kSuccess, KvPoll::kFailed);
   EXPECT_EQ(broken(), "S5: a room went from Success to Failed");
 }
 

@@ -412,8 +412,8 @@ TEST(PageLedgerAlone, KeepsGrantsApart) {
   EXPECT_FALSE(ledger.grant(GrantId(2), {pages(5, 1), -1, {7}})) << "its state slot is taken";
   EXPECT_TRUE(ledger.is_consistent());
   ASSERT_TRUE(ledger.grant(GrantId(2), {pages(3, 2), -1, {}}));
-  ledger.revoke(GrantId(1));
-  ledger.revoke(GrantId(1));
+  ledger.revoke(GrantId(1), Instant{});
+  ledger.revoke(GrantId(1), Instant{});
   EXPECT_EQ(ledger.quarantined_pages(), 3U);
   EXPECT_TRUE(ledger.is_consistent());
   EXPECT_EQ(ledger.release(GrantId(1)).pages.size(), 3U);

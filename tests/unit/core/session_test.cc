@@ -309,5 +309,86 @@ TEST_F(SessionLife, PairsAreKeptWithoutRooms) {
   EXPECT_EQ(d().snapshot().peers.size(), 1U) << "a live session is kept until it ends";
 }
 
+// --- the test of the data path ---
+
+class TestedPath : public Scenario {
+ protected:
+  TestedPath() {
+    world.add_engines(1, 1, options_, TransportClass{true, true, true});
+    world.run_for(20);
+    transfer(name_room(1));
+  }
+  PeerView pair_of(Process& process) { return process.snapshot().peers.at(0); }
+  void tell(Process& process, Status result) {
+    process.receive(PathTested{pair_of(process).epoch, std::move(result)});
+    world.run_for(5);
+  }
+};
+
+TEST_F(TestedPath, APairIsReadyWhenItsPathWasSeenToWork) {
+  EXPECT_EQ(pair_of(d()).state, "testing");
+  EXPECT_FALSE(pair_of(d()).ready);
+  EXPECT_EQ(pair_of(d()).reason, "its data path is being tested");
+  tell(d(), {});
+  EXPECT_EQ(pair_of(d()).state, "live");
+  EXPECT_TRUE(pair_of(d()).ready);
+  EXPECT_EQ(pair_of(d()).reason, "");
+  EXPECT_FALSE(pair_of(p()).ready);  // each side believes its own test
+  EXPECT_EQ(d().counter("path_tests_passed"), 1U);
+}
+
+TEST_F(TestedPath, AFailedTestIsTheReasonWhyAPairIsNotReady) {
+  tell(p(), fail(FailureCode::kWriteUnknown, "the test page is lost", FailureWhere::kPath));
+  EXPECT_FALSE(pair_of(p()).ready);
+  EXPECT_NE(pair_of(p()).reason.find("the test page is lost"), std::string::npos);
+  EXPECT_EQ(p().counter("path_tests_failed"), 1U);
+}
+
+TEST_F(TestedPath, AResumedSessionIsStillTested) {
+  tell(d(), {});
+  world.links().cut(p(), d());
+  world.run_for(50);
+  EXPECT_TRUE(pair_of(d()).ready);
+}
+
+TEST_F(TestedPath, TheTestOfAnEndedSessionSaysNothingOfTheNext) {
+  const SessionEpoch former = pair_of(d()).epoch;
+  world.restart("p0");
+  world.run_for(200);
+  d().receive(PathTested{former, {}});
+  transfer(name_room(2));
+  EXPECT_NE(pair_of(d()).epoch, former);
+  EXPECT_FALSE(pair_of(d()).ready);
+}
+
+// --- what an operator sees before a deadline ---
+
+TEST_F(SessionLife, ARoomThatUsedAQuarterOfItsTimeIsNotedOnce) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  EXPECT_EQ(d().counter("slow_rooms"), 0U);
+  const std::int64_t quarter = options_.transfer_timeout_ms / 4;
+  world.run_for(quarter + 5);
+  EXPECT_EQ(d().counter("slow_rooms"), 1U);
+  EXPECT_EQ(p().counter("slow_rooms"), 1U);
+  EXPECT_GE(d().snapshot().oldest_room_ms, quarter);
+  heal();
+  world.run_for(100);
+  expect_success(d(), pair.receiver);
+  EXPECT_EQ(d().counter("slow_rooms"), 1U);
+  EXPECT_EQ(d().snapshot().oldest_room_ms, 0);
+}
+
+TEST_F(SessionLife, PagesThatWaitForTheirFenceShowTheirAge) {
+  engines();
+  const RoomPair pair = reach(Stage::kFencing);
+  d().abort(pair.receiver);
+  world.run_for(40);
+  EXPECT_GE(d().snapshot().oldest_quarantine_ms, 30);
+  heal();
+  world.run_for(100);
+  EXPECT_EQ(d().snapshot().oldest_quarantine_ms, 0);
+}
+
 }  // namespace
 }  // namespace kvferry::core::fake
