@@ -61,7 +61,7 @@ class LaneSourceTransport final : public Transport {
           for (const auto& session : live_) session->tick(now);
           std::erase_if(closing_, [](const auto& session) { return session->is_quiet(); });
           loop_.wants_ticks(!live_.empty() || !closing_.empty());
-        });
+        }, enrol(config_.threads, "kvf-send", "writes to peers"));
     if (!opened) return opened;
     loop_.start();
     return {};
@@ -229,7 +229,7 @@ class LaneTargetTransport final : public Transport {
         config_(config),
         sink_(sink),
         uses_(sink),
-        gate_(config.max_grant_slots, uses_),
+        gate_(config.max_grant_slots, uses_, config.threads),
         target_(config, sink, gate_) {}
   ~LaneTargetTransport() override { stop(); }
   LaneTargetTransport(const LaneTargetTransport&) = delete;

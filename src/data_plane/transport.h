@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/thread_roster.h"
 #include "kvferry/ids.h"
 #include "kvferry/kv_args.h"
 #include "kvferry/status.h"
@@ -51,6 +52,12 @@ class CompletionSink {
   // fail. how: what happened to it, in words that follow on "the write".
   virtual void write_torn(const Landing& landing, std::string_view how) noexcept = 0;
   virtual void fence_done(GrantId grant) noexcept = 0;
+  // Both sides, once per session of a transport that tests its paths (path_test.h): whether a test
+  // page went through. After a failure the session goes on; its pair is not shown as ready.
+  virtual void path_tested(SessionEpoch session, Status result) noexcept {
+    static_cast<void>(session);
+    static_cast<void>(result);
+  }
   // Both sides: a lane of the session broke. The core counts these against lane_failure_limit.
   virtual void lane_failed(SessionEpoch session, Failure cause) noexcept = 0;
   // Source side, at most once per session: for 2 * lane_timeout_ms it has had no lane that proved
@@ -68,9 +75,11 @@ class CompletionSink {
 
 struct TransportConfig {
   Role role = Role::kPrefill;
+  ThreadRoster* threads = nullptr;  // where the transport's threads are listed; outlives it
   std::string host = "127.0.0.1";  // address to bind, and to advertise unless told otherwise
   std::uint16_t port = 0;
   std::string advertise_host;  // told to peers instead of host, for example behind a wildcard
+  std::uint16_t advertise_port = 0;  // told to peers instead of the bound port; 0: that one
   std::uint32_t lanes_per_peer = 2;
   // prefill: each write carries a digest of its bytes, and one that lands altered is torn. A target
   // compares whatever digest comes.

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <future>
+#include <thread>
 
 #include "rig.h"
 #include "run_length.h"
@@ -265,6 +268,169 @@ TEST_F(CutWrite, BeforeItsAnswerItHasLanded) {
   EXPECT_EQ(cut(support::Way::kToSource, 0), WriteOutcome::kLanded);
   EXPECT_EQ(cut(support::Way::kToSource, 1), WriteOutcome::kLanded);
 }
+
+// A chunk of 4 MiB that a producer fills at 100 MB/s while its send waits already: what is posted
+// on the producer's word arrives as the producer left it.
+class SlowProducer : public testing::TestWithParam<Case> {
+ protected:
+  static constexpr std::uint64_t kChunkBytes = 4U << 20;
+  static constexpr std::uint64_t kBytesPerSecond = 100'000'000;
+  static constexpr std::size_t kStepBytes = 64U << 10;
+
+  enum class Post { kOnSignal, kBefore };
+
+  SlowProducer() : rig_({GetParam().kind, {1, kChunkBytes, 2}}) { rig_.open(kSession); }
+
+  // Whether the chunk at the target is the whole of what was produced when its landing is told.
+  bool arrives_whole(Post post) {
+    ++round_;
+    rig_.grant(round_, kSession, 0, round_, {0});
+    const auto seed = static_cast<std::uint8_t>(round_ * 37);
+    const auto chunk = rig_.source_pool().item(0, 0);
+    std::promise<void> signal;
+    std::thread producer([&] {
+      const auto begin = std::chrono::steady_clock::now();
+      for (std::size_t at = 0; at < chunk.size(); at += kStepBytes) {
+        const std::chrono::nanoseconds due(at * 1'000'000'000 / kBytesPerSecond);
+        while (std::chrono::steady_clock::now() < begin + due) std::this_thread::yield();
+        std::memset(chunk.data() + at, seed + static_cast<int>(at / kStepBytes % 7), kStepBytes);
+      }
+      signal.set_value();
+    });
+    if (post == Post::kOnSignal) signal.get_future().wait();
+    const WriteOutcome outcome = rig_.send(kSession, rig_.write(0, round_, 0, 0));
+    const auto landed = rig_.target_pool().item(0, 0);
+    bool is_whole = outcome == WriteOutcome::kLanded;
+    for (std::size_t at = 0; at < landed.size() && is_whole; ++at) {
+      is_whole = landed[at] == static_cast<std::byte>(seed + at / kStepBytes % 7);
+    }
+    producer.join();
+    EXPECT_TRUE(rig_.fence(round_));
+    return is_whole;
+  }
+
+  Rig rig_;
+  std::uint64_t round_ = 0;
+};
+
+TEST_P(SlowProducer, PostedOnItsSignalTheChunkIsWhole) {
+  const std::uint64_t chunks = by_length(3, 50);
+  for (std::uint64_t i = 0; i < chunks; ++i) EXPECT_TRUE(arrives_whole(Post::kOnSignal)) << i;
+}
+
+#if !defined(__SANITIZE_THREAD__)
+// The control reads what is being written, which is a race by intention.
+TEST_P(SlowProducer, PostedBeforeItsSignalTheChunkIsCaughtIncomplete) {
+  EXPECT_FALSE(arrives_whole(Post::kBefore));
+}
+#endif
+
+// Addresses that are no longer, or not yet, or never were those of registered memory.
+class BadAddress : public testing::TestWithParam<Case> {
+ protected:
+  BadAddress() : rig_(GetParam()) { rig_.open(kSession); }
+
+  std::uint64_t refused_at_target() {
+    std::uint64_t count = 0;
+    for (const TransportCounter& counter : rig_.target().counters()) {
+      if (counter.name == "writes_refused" || counter.name == "writes_stale")
+        count += counter.value;
+    }
+    return count;
+  }
+  void expect_nothing_written(const Write& write) {
+    for (std::uint32_t region = 0; region < rig_.shape().regions; ++region) {
+      for (std::uint32_t page = 0; page < 4; ++page) {
+        ASSERT_TRUE(rig_.item_is(region, page, kCanary)) << "region " << region << " page " << page;
+      }
+    }
+    const auto state = rig_.target_sink().snapshot();
+    EXPECT_TRUE(std::none_of(state.landings.begin(), state.landings.end(), [&](const auto& record) {
+      return record.landing.ticket == write.ticket;
+    }));
+  }
+  // Refused at the target, which says so to both.
+  void expect_refused(const Write& write) {
+    const std::uint64_t before = refused_at_target();
+    EXPECT_EQ(rig_.send(kSession, write), WriteOutcome::kRefused);
+    EXPECT_EQ(refused_at_target(), before + 1);
+    expect_nothing_written(write);
+  }
+  // The control: a write like the refused ones, but to an address that is registered and granted.
+  void expect_lands(const Write& write) {
+    EXPECT_EQ(rig_.send(kSession, write), WriteOutcome::kLanded);
+    EXPECT_TRUE(rig_.item_equals_source(write.target_region.value(), write.target_item));
+  }
+  void take_back(std::uint64_t grant) {
+    ASSERT_TRUE(rig_.fence(grant));
+    rig_.target_pool().fill(kCanary);
+  }
+  void free_target() {
+    ASSERT_TRUE(rig_.target().unregister_regions(Unregister::kRefuseWhileUsed));
+  }
+  void register_target() {
+    ASSERT_TRUE(rig_.target().register_regions(rig_.target_pool().regions()));
+  }
+
+  Rig rig_;
+};
+
+TEST_P(BadAddress, NeverRegistered) {
+  rig_.grant(1, kSession, 0, 1, {0, 1});
+  Write write = rig_.write(0, 1, 0, 1);
+  write.target_region = RegionId(rig_.shape().regions);
+  expect_refused(write);
+  write = rig_.write(0, 1, 0, 1);
+  write.target_item = rig_.shape().items;
+  expect_refused(write);
+  write = rig_.write(0, 1, 0, 1);
+  write.source_region = RegionId(rig_.shape().regions);
+  EXPECT_EQ(rig_.send(kSession, write), WriteOutcome::kRefused) << "its source can't be read";
+  expect_nothing_written(write);
+  expect_lands(rig_.write(0, 1, 0, 1));
+}
+
+TEST_P(BadAddress, FreedAtTheTarget) {
+  rig_.grant(1, kSession, 0, 1, {0, 1});
+  expect_lands(rig_.write(0, 1, 0, 0));
+  ASSERT_NO_FATAL_FAILURE(take_back(1));
+  ASSERT_NO_FATAL_FAILURE(free_target());
+  expect_refused(rig_.write(0, 1, 0, 1));
+  rig_.grant(2, kSession, 0, 2, {0, 1});
+  expect_refused(rig_.write(0, 2, 0, 1));
+}
+
+TEST_P(BadAddress, FreedAtTheSource) {
+  rig_.grant(1, kSession, 0, 1, {0, 1});
+  ASSERT_TRUE(rig_.source().unregister_regions(Unregister::kRefuseWhileUsed));
+  const Write write = rig_.write(0, 1, 0, 1);
+  EXPECT_EQ(rig_.send(kSession, write), WriteOutcome::kRefused);
+  expect_nothing_written(write);
+  ASSERT_TRUE(rig_.source().register_regions(rig_.source_pool().regions()));
+  expect_lands(rig_.write(0, 1, 0, 1));
+}
+
+TEST_P(BadAddress, RegisteredAgain) {
+  rig_.grant(1, kSession, 0, 1, {0, 1});
+  expect_lands(rig_.write(0, 1, 0, 0));
+  ASSERT_NO_FATAL_FAILURE(take_back(1));
+  ASSERT_NO_FATAL_FAILURE(free_target());
+  ASSERT_NO_FATAL_FAILURE(register_target());
+  expect_refused(rig_.write(0, 1, 0, 1));
+  rig_.grant(2, kSession, 0, 2, {1});
+  expect_refused(rig_.write(0, 1, 0, 1));
+  expect_refused(rig_.write(0, 2, 0, 0));
+  expect_lands(rig_.write(0, 2, 0, 1));
+}
+
+std::vector<Case> simple_cases() {
+  std::vector<Case> cases = all_cases();
+  std::erase_if(cases, [](const Case& c) { return c.shape.regions != 1; });
+  return cases;
+}
+constexpr auto kName = [](const auto& shown) { return case_name(shown.param); };
+INSTANTIATE_TEST_SUITE_P(All, SlowProducer, testing::ValuesIn(simple_cases()), kName);
+INSTANTIATE_TEST_SUITE_P(All, BadAddress, testing::ValuesIn(all_cases()), kName);
 
 }  // namespace
 }  // namespace kvferry::data_plane

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "endless_writer.h"
 #include "rig.h"
 #include "run_length.h"
 #include "stale_writes.h"
@@ -90,37 +91,6 @@ TEST_P(BlockedFence, EndsWhileAWriterIsStoppedInMidFrame) {
   EXPECT_TRUE(rig.target_sink().snapshot().torn.empty()) << "its grant was over";
 }
 
-// Posts stale and fresh writes from a thread of its own.
-class EndlessWriter {
- public:
-  explicit EndlessWriter(Rig& rig)
-      : rig_(rig), writes_(rig.shape(), 3), thread_([this] { run(); }) {}
-  ~EndlessWriter() {
-    stopping_ = true;
-    thread_.join();
-  }
-  void set_generation(std::uint32_t slot, std::uint64_t generation) {
-    writes_.set_generation(slot, generation);
-  }
-
- private:
-  void run() {
-    std::size_t posted = 0;
-    while (!stopping_) {
-      const auto writes = writes_.next(32);
-      rig_.post(kSession, writes);
-      posted += writes.size();
-      rig_.source_sink().wait([&](const auto& state) { return state.completed() + 256 >= posted; });
-    }
-    rig_.source_sink().wait([&](const auto& state) { return state.completed() == posted; });
-  }
-
-  Rig& rig_;
-  StaleWrites writes_;
-  std::atomic<bool> stopping_{false};
-  std::thread thread_;
-};
-
 void refill(Rig& rig, std::uint32_t page, std::byte value) {
   for (std::uint32_t region = 0; region < rig.shape().regions; ++region) {
     const auto item = rig.target_pool().item(region, page);
@@ -135,7 +105,7 @@ TEST_P(Fence, LetsNoLateByteThroughUnderAStreamOfStaleWrites) {
   rig.open(kSession);
   const std::uint64_t releases = by_length(400, 20'000);
   {
-    EndlessWriter writer(rig);
+    EndlessWriter writer(rig, kSession);
     const auto late =
         late_pages(rig, kSession, releases, [&](std::uint32_t slot, std::uint64_t generation) {
           writer.set_generation(slot, generation);

@@ -15,6 +15,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 
 #include "data_plane/factory.h"
@@ -38,11 +39,20 @@ SessionLink link_to(Role local_role, std::vector<std::uint8_t> peer_blob) {
   return link;
 }
 
-std::string private_folder() {
-  std::string name = testing::TempDir() + "kvferry-shm-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) std::abort();
-  return name;
-}
+// A folder for the sockets, gone with the test.
+class PrivateFolder {
+ public:
+  PrivateFolder() : path_(testing::TempDir() + "kvferry-shm-XXXXXX") {
+    if (::mkdtemp(path_.data()) == nullptr) std::abort();
+  }
+  ~PrivateFolder() { std::filesystem::remove_all(path_); }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 TransportConfig config_of(Role role, const std::string& folder) {
   TransportConfig config;
@@ -140,8 +150,8 @@ struct Outcome {
 // One page from here to the other process; expects that it gets there whatever the path.
 Outcome move_a_page(const Prepare& prepare, Pool::Backing backing,
                     const std::function<void(TargetBlob&)>& change = {}) {
-  const std::string folder = private_folder();
-  TargetProcess process(folder, prepare);
+  const PrivateFolder folder;
+  TargetProcess process(folder.path(), prepare);
   auto bytes = process.blob();
   if (!bytes) {
     EXPECT_EQ(process.finish(), kSkip);
@@ -154,7 +164,7 @@ Outcome move_a_page(const Prepare& prepare, Pool::Backing backing,
   RecordingSink sink(clock);
   Pool pool(kSimple, backing);
   pool.fill_pattern(1);
-  auto source = make_transport("auto", config_of(Role::kPrefill, folder), sink).value();
+  auto source = make_transport("auto", config_of(Role::kPrefill, folder.path()), sink).value();
   EXPECT_TRUE(source->register_regions(pool.regions()));
   EXPECT_TRUE(source->open_session(link_to(Role::kPrefill, encode_blob(blob))));
   layout::Write write;
@@ -253,9 +263,11 @@ TEST(ShmFallback, AnUnsealedPoolIsRefused) {
   std::atomic<std::uint64_t> clock{0};
   RecordingSink source_sink(clock);
   RecordingSink target_sink(clock);
-  const std::string folder = private_folder();
-  auto target = make_transport("auto", config_of(Role::kDecode, folder), target_sink).value();
-  auto source = make_transport("auto", config_of(Role::kPrefill, folder), source_sink).value();
+  const PrivateFolder folder;
+  auto target =
+      make_transport("auto", config_of(Role::kDecode, folder.path()), target_sink).value();
+  auto source =
+      make_transport("auto", config_of(Role::kPrefill, folder.path()), source_sink).value();
   Pool pool(kSimple);
   ASSERT_TRUE(target->register_regions(pool.regions()));
   ASSERT_TRUE(source->register_regions(std::span(&region, 1)));

@@ -11,7 +11,7 @@ namespace kvferry::data_plane::shm {
 // All zero when it can't be read.
 std::array<std::uint8_t, 16> boot_id();
 
-// Where a target's socket goes unless told: $XDG_RUNTIME_DIR/kvferry, or /tmp/kvferry-<uid>.
+// Within which a target's socket goes unless told: $XDG_RUNTIME_DIR/kvferry, or /tmp/kvferry-<uid>.
 std::string default_folder();
 
 }  // namespace kvferry::data_plane::shm

@@ -10,9 +10,12 @@
 namespace kvferry::data_plane::shm {
 
 Result<std::unique_ptr<LaneDoor>> ShmDoor::open(const TransportConfig& config) {
-  auto listener = listen_unix(config.shm_folder.empty() ? default_folder() : config.shm_folder);
+  auto folder =
+      SocketFolder::make(config.shm_folder.empty() ? default_folder() : config.shm_folder);
+  if (!folder) return tl::unexpected(folder.error());
+  auto listener = listen_unix(folder->path());
   if (!listener) return tl::unexpected(listener.error());
-  return std::unique_ptr<LaneDoor>(new ShmDoor(std::move(*listener)));
+  return std::unique_ptr<LaneDoor>(new ShmDoor(std::move(*folder), std::move(*listener)));
 }
 
 LaneDoor::Arrival ShmDoor::accept() {

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "data_plane/lanes/lane_door.h"
+#include "data_plane/shm/socket_folder.h"
 #include "data_plane/shm/unix_socket.h"
 
 namespace kvferry::data_plane::shm {
 
 class ShmDoor final : public LaneDoor {
  public:
-  // Listens in config.shm_folder, or in the user's runtime folder.
+  // Listens in a folder of its own within config.shm_folder, or within the user's runtime folder.
   static Result<std::unique_ptr<LaneDoor>> open(const TransportConfig& config);
 
   int listener() const override { return listener_.fd(); }
@@ -17,8 +18,10 @@ class ShmDoor final : public LaneDoor {
   void describe(TargetBlob& blob) const override;
 
  private:
-  explicit ShmDoor(UnixListener listener) : listener_(std::move(listener)) {}
+  ShmDoor(SocketFolder folder, UnixListener listener)
+      : folder_(std::move(folder)), listener_(std::move(listener)) {}
 
+  SocketFolder folder_;  // outlives the socket in it
   UnixListener listener_;
 };
 

@@ -1,6 +1,5 @@
 #include "data_plane/shm/unix_socket.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/crypto.h"
+#include "data_plane/shm/socket_folder.h"
 
 #ifndef __NR_pidfd_open
 #define __NR_pidfd_open 434  // Linux 5.3, the same number on every architecture
@@ -42,29 +41,6 @@ Result<sockaddr_un> address_of(const std::string& path) {
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   return address;
-}
-
-Status check_folder(const std::string& folder) {
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return system_failure("mkdir", folder);
-  }
-  // A link is not followed: whoever made it can turn it elsewhere.
-  const Fd opened(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!opened.is_open()) return system_failure("open", folder);
-  struct stat entry {};
-  if (::fstat(opened.get(), &entry) != 0) return system_failure("fstat", folder);
-  if (entry.st_uid != ::geteuid()) {
-    return fail(FailureCode::kInvalidArgument,
-                "unix socket: folder " + folder + " belongs to user " +
-                    std::to_string(entry.st_uid) + ", not to this process's user " +
-                    std::to_string(::geteuid()));
-  }
-  if ((entry.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return fail(FailureCode::kInvalidArgument,
-                "unix socket: folder " + folder +
-                    " may be written to by others, who could replace the socket; chmod go-w it");
-  }
-  return {};
 }
 
 Fd open_socket() { return Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
@@ -113,10 +89,8 @@ Result<std::optional<Fd>> UnixListener::accept() {
 }
 
 Result<UnixListener> listen_unix(const std::string& folder) {
-  if (Status checked = check_folder(folder); !checked) return tl::unexpected(checked.error());
-  std::array<std::uint8_t, 8> name{};
-  fill_random(name);
-  const std::string path = folder + "/kvferry-" + to_hex(name) + ".sock";
+  if (auto own = open_own_folder(folder); !own) return tl::unexpected(own.error());
+  const std::string path = folder + "/" + own_name(kSocketDigits, kSocketEnd);
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
   Fd fd = open_socket();

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data_plane/fd.h"
@@ -39,9 +40,10 @@ class UnixListener {
   std::string path_;
 };
 
-// Listens on <folder>/kvferry-<16 random hexadecimal digits>.sock, for this user alone. A missing
-// folder is made, with mode 0700 (its parent must be there). A folder of another user, or one that
-// others may write to, is refused: they could put their own socket in the place of this one.
+// Listens on <folder>/kvferry-<16 random hexadecimal digits>.sock, for this user alone. The folder
+// must be one that open_own_folder() accepts.
+inline constexpr std::size_t kSocketDigits = 16;
+inline constexpr std::string_view kSocketEnd = ".sock";
 Result<UnixListener> listen_unix(const std::string& folder);
 
 // Connects at once or not at all; kPeerUnreachable when nobody listens or too many wait already.

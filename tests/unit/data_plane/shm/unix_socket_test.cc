@@ -16,6 +16,7 @@
 
 #include "data_plane/shm/attach.h"
 #include "memory_tools.h"
+#include "temp_folder.h"
 
 namespace kvferry::data_plane::shm {
 namespace {
@@ -23,21 +24,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using Bytes = std::vector<std::uint8_t>;
-
-class TempFolder {
- public:
-  TempFolder() {
-    char name[] = "/tmp/kvferry-test-XXXXXX";
-    path_ = ::mkdtemp(name);
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 std::size_t open_descriptors() {
   std::size_t count = 0;
