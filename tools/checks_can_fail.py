@@ -316,6 +316,41 @@ def try_artefacts(folder, failures):
     expect_state("damaged file is fetched again", True, 4)
 
 
+GOOD_RULES = """groups:
+  - name: one
+    rules:
+      - alert: Stuck
+        expr: kvferry_rooms_oldest_seconds > 60
+        labels: {severity: ticket}
+        annotations:
+          summary: "a room is stuck"
+          action: Look at it.
+"""
+# What is replaced in the good rules, by what, and the words of the refusal.
+BROKEN_RULES = {
+    "unknown metric": ("rooms_oldest", "rooms_eldest", ["kvferry_rooms_eldest_seconds"]),
+    "no action": ("          action: Look at it.\n", "", ["Stuck has no action"]),
+    "no metric of ours": ("kvferry_rooms_oldest_seconds", "up", ["no metric of kvferry"]),
+    "no alert": ("alert:", "record:", ["there is no alert"]),
+}
+
+
+def try_alerts(folder, failures):
+    check = TOOLS / "check_alerts.py"
+    metrics = folder / "metrics.md"
+    metrics.write_text("| `rooms_oldest_seconds` | gauge |\n", encoding="utf-8")
+    rules = folder / "rules.yml"
+
+    def try_rules(name, text, words):
+        rules.write_text(text, encoding="utf-8")
+        failures.expect(f"alerts: {name}", run(PYTHON, check, "--rules", rules, "--metrics", metrics),
+                        bool(words), words)
+
+    try_rules("good rules", GOOD_RULES, [])
+    for name, (old, new, words) in BROKEN_RULES.items():
+        try_rules(name, GOOD_RULES.replace(old, new), words)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--compiler", default="g++")
@@ -323,12 +358,13 @@ def main():
     failures = Failures()
     with tempfile.TemporaryDirectory(prefix="kvferry-checks-") as name:
         folder = pathlib.Path(name)
-        for part in ("layers", "symbols", "lab", "artefacts"):
+        for part in ("layers", "symbols", "lab", "artefacts", "alerts"):
             (folder / part).mkdir()
         try_layers(folder / "layers", failures)
         try_symbols(folder / "symbols", options.compiler, failures)
         try_lab_symbols(folder / "lab", options.compiler, failures)
         try_artefacts(folder / "artefacts", failures)
+        try_alerts(folder / "alerts", failures)
     if failures.count:
         print(f"checks_can_fail: {failures.count} of {failures.cases} cases went the wrong way")
         return 1

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Builds the tests of everything that has threads with ThreadSanitizer and runs them.
 
-    tools/tsan.py [--jobs N] [FOLDER...]     folders of tests/, for example conformance
+    tools/tsan.py [--jobs N] [FOLDER...]     folders of tests/, for example conformance net
 
 Exit 0 only when each test passed and ThreadSanitizer reported nothing (a report makes its test
 fail). The preset tsan links a libzmq that is built with ThreadSanitizer too; see
@@ -28,17 +28,21 @@ def run(*command, **environment):
                           env={**os.environ, **environment}).returncode
 
 
+def folder_of(name):
+    """The folder of this name, or whose last part it is."""
+    return next((folder for folder in FOLDERS if name in (folder, folder.rsplit("/", 1)[-1])), None)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="default: all of them")
     parser.add_argument("--jobs", default=str(os.cpu_count()), metavar="N",
                         help="parallel compilations (default: number of cores)")
     options = parser.parse_args()
-    for folder in options.folders:
-        if folder not in FOLDERS:
-            parser.error(f"no folder '{folder}'; there are: {', '.join(FOLDERS)}")
-    folders = [folder for folder in options.folders or FOLDERS
-               if (ROOT / "tests" / folder).is_dir()]
+    unknown = [name for name in options.folders if not folder_of(name)]
+    if unknown:
+        parser.error(f"no folder '{unknown[0]}'; there are: {', '.join(FOLDERS)}")
+    folders = [folder_of(name) for name in options.folders] or list(FOLDERS)
 
     if run(sys.executable, "tools/setup/tsan_libzmq.py", JOBS=options.jobs) != 0:
         return 1
