@@ -8,7 +8,6 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::uint64_t kReleases = 20'000;
 constexpr double kLeastGoodput = 0.9;
 // Rooms of 256 KiB, as many in flight as the window holds.
 constexpr const char* kBlock = "64K";
@@ -47,8 +46,8 @@ Result<std::vector<Figure>> run_fence_case(const std::string& engine,
       (mode == RunMode::kPlain ? plain : fencing).gbps.push_back(turn->target.gbps());
     }
   }
-  say(fmt::format("watching {} releases", kReleases));
-  auto checked = workers.run(engine, {duration, 0, 0, RunMode::kFenceCheck, kReleases});
+  say(fmt::format("watching {} releases", options.releases));
+  auto checked = workers.run(engine, {duration, 0, 0, RunMode::kFenceCheck, options.releases});
   if (!checked) return tl::unexpected(checked.error());
 
   const RunResult& target = checked->target;
@@ -61,8 +60,8 @@ Result<std::vector<Figure>> run_fence_case(const std::string& engine,
       {engine, "goodput while fencing", median(fencing.gbps), "GB/s", {}, true},
       {engine, "their ratio by rounds", ratio, "", fmt::format("at least {:.2f}", kLeastGoodput),
        ratio >= kLeastGoodput},
-      {engine, "releases under stale writes", releases, "", fmt::format("at least {}", kReleases),
-       target.releases >= kReleases},
+      {engine, "releases under stale writes", releases, "",
+       fmt::format("at least {}", options.releases), target.releases >= options.releases},
       {engine, "stale writes, refused or cut", stale, "", "as many as releases", stale >= releases},
       {engine,
        "of them cut in the copy",
@@ -71,7 +70,7 @@ Result<std::vector<Figure>> run_fence_case(const std::string& engine,
        {},
        true},
       {engine, "pages with late bytes", static_cast<double>(target.late_pages), "", "0",
-       target.late_pages == 0},
+       target.late_pages == 0, true},
       {engine, "release p50", micros(target.release_p50), "us", {}, true},
       {engine, "release p99", micros(target.release_p99), "us", {}, true},
       {engine, "release most", micros(target.release_max), "us", {}, true},

@@ -2,11 +2,13 @@
 // how everything ended, and that nothing lands late.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <thread>
 
 #include "base/clock.h"
 #include "bench/transfer/case_bench.h"
+#include "bench/transfer/results.h"
 
 namespace kvferry::bench {
 namespace {
@@ -18,7 +20,11 @@ constexpr double kMostPostUs = 10'000;
 // At full speed before the signal, and from SIGSTOP to SIGCONT.
 constexpr milliseconds kBefore{300};
 constexpr milliseconds kStopped{1'500};
+constexpr milliseconds kBeside{1'000};
+// So long that a busy machine makes no write of the healthy pair late.
+constexpr std::uint32_t kBesideDeadlineMs = 5'000;
 constexpr const char* kBlock = "64K";
+constexpr double kLeastBeside = 0.9;
 
 double millis(Duration duration) { return static_cast<double>(duration.count()) / 1e6; }
 std::string most_ms(double value) { return fmt::format("at most {:.0f}", value); }
@@ -58,6 +64,59 @@ class Lost {
   Instant signalled_at_;
 };
 
+Figure longest_post(const std::string& engine, const PostResult& source) {
+  const double post = static_cast<double>(source.post_max.count()) / 1e3;
+  return {engine,
+          "longest post() of one write",
+          post,
+          "us",
+          fmt::format("at most {:.0f}", kMostPostUs),
+          post <= kMostPostUs};
+}
+
+// A source with two targets, of which one is stopped: what the other one's rate has of that alone.
+Result<std::vector<Figure>> beside_a_stopped_target(const std::string& engine,
+                                                    const TransferOptions& options,
+                                                    const Hooks& hooks) {
+  WorkerSetup setup = options.setup;
+  setup.write_timeout_ms = kBesideDeadlineMs;
+  WorkerPair workers(hooks);
+  if (auto started = workers.start({engine}, setup, options.source_core, options.target_core);
+      !started) {
+    return tl::unexpected(started.error());
+  }
+  if (auto ready = workers.prepare(kBlock); !ready) return tl::unexpected(ready.error());
+  const RunOrder warm_up{Duration(0), setup.pool_bytes, 0};
+  if (auto warm = workers.run(engine, warm_up); !warm) return tl::unexpected(warm.error());
+  Series alone{engine, kBlock, false, {}, {}};
+  Series beside{engine, kBlock, false, {}, {}};
+  PostResult worst;
+  for (std::uint32_t round = 0; round < options.rounds; ++round) {
+    hooks.progress(fmt::format("target-stopped, {}: round {} of {} beside a healthy one", engine,
+                               round + 1, options.rounds));
+    for (const RunMode mode : {RunMode::kPlain, RunMode::kBesideStopped}) {
+      // Measured once something lands, thus after the neighbour was stopped.
+      auto turn = workers.run(engine, {kBeside, 1, 0, mode, 0});
+      if (!turn) return tl::unexpected(turn.error());
+      (mode == RunMode::kPlain ? alone : beside).gbps.push_back(turn->target.gbps());
+      worst.unknown += turn->source.unknown;
+      worst.post_max = std::max(worst.post_max, turn->source.post_max);
+    }
+  }
+  const double ratio = ratio_of(beside, alone);
+  Figure post = longest_post(engine, worst);
+  post.name += " to it, another target served";
+  return std::vector<Figure>{
+      {engine, "another target's rate, alone", median(alone.gbps), "GB/s", {}, true},
+      {engine, "another target's rate beside it", median(beside.gbps), "GB/s", {}, true},
+      {engine, "their ratio by rounds", ratio, "", fmt::format("at least {:.2f}", kLeastBeside),
+       ratio >= kLeastBeside},
+      post,
+      {engine, "writes to it, all unknown", static_cast<double>(worst.unknown), "", "some",
+       worst.unknown > 0},
+  };
+}
+
 }  // namespace
 
 Result<std::vector<Figure>> run_killed_case(const std::string& engine,
@@ -77,7 +136,8 @@ Result<std::vector<Figure>> run_killed_case(const std::string& engine,
                        most_ms(kMostKilledMs), known <= kMostKilledMs});
     figures.push_back(
         {engine, "source killed: open grants fenced", releases, "", "some", target->releases > 0});
-    figures.push_back({engine, "source killed: pages with late bytes", late, "", "0", late == 0});
+    figures.push_back(
+        {engine, "source killed: pages with late bytes", late, "", "0", late == 0, true});
   }
   hooks.progress(fmt::format("killed, {}: the target", engine));
   Lost lost(engine, options, hooks);
@@ -115,7 +175,7 @@ Result<std::vector<Figure>> run_stopped_case(const std::string& engine,
       // One that is past its deadline when the source wakes is unknown there, and never sent again.
       {engine, "late writes, none of which landed", late_writes, "", "some", late_writes > 0},
       {engine, "of them refused", static_cast<double>(source->refused), "", {}, true},
-      {engine, "pages with late bytes", late, "", "0", late == 0},
+      {engine, "pages with late bytes", late, "", "0", late == 0, true},
   };
 }
 
@@ -123,21 +183,26 @@ Result<std::vector<Figure>> run_target_stopped_case(const std::string& engine,
                                                     const TransferOptions& options,
                                                     const Hooks& hooks) {
   hooks.progress(fmt::format("target-stopped, {}", engine));
-  Lost lost(engine, options, hooks);
-  if (auto begun = lost.begin(RunMode::kTargetLost); !begun) return tl::unexpected(begun.error());
-  lost.signal(lost.workers().target_pid(), SIGSTOP);
-  auto source = lost.workers().source_result();
-  if (!source) return tl::unexpected(source.error());
-  const double known = millis(source->known_at - source->posted_at);
-  const double post = static_cast<double>(source->post_max.count()) / 1e3;
-  return std::vector<Figure>{
-      {engine, "longest post() of one write", post, "us",
-       fmt::format("at most {:.0f}", kMostPostUs), post <= kMostPostUs},
-      {engine, fmt::format("all known after the last post, deadline {} ms", kDeadlineMs), known,
-       "ms", most_ms(kMostStoppedMs), known <= kMostStoppedMs},
-      {engine, "writes unknown at their deadline", static_cast<double>(source->unknown), "", "some",
-       source->unknown > 0},
-  };
+  std::vector<Figure> figures;
+  {
+    Lost lost(engine, options, hooks);
+    if (auto begun = lost.begin(RunMode::kTargetLost); !begun) return tl::unexpected(begun.error());
+    lost.signal(lost.workers().target_pid(), SIGSTOP);
+    auto source = lost.workers().source_result();
+    if (!source) return tl::unexpected(source.error());
+    const double known = millis(source->known_at - source->posted_at);
+    figures = {
+        longest_post(engine, *source),
+        {engine, fmt::format("all known after the last post, deadline {} ms", kDeadlineMs), known,
+         "ms", most_ms(kMostStoppedMs), known <= kMostStoppedMs},
+        {engine, "writes unknown at their deadline", static_cast<double>(source->unknown), "",
+         "some", source->unknown > 0},
+    };
+  }
+  auto beside = beside_a_stopped_target(engine, options, hooks);
+  if (!beside) return tl::unexpected(beside.error());
+  figures.insert(figures.end(), beside->begin(), beside->end());
+  return figures;
 }
 
 }  // namespace kvferry::bench

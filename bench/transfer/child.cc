@@ -136,20 +136,26 @@ PeerProcess::~PeerProcess() {
   if (is_ready_ && write_line("quit")) child_->wait_exit(kEndGrace);
 }
 
+Result<router::JsonDocument> PeerProcess::ask(const std::string& line,
+                                              std::chrono::milliseconds patience,
+                                              const std::function<bool()>& interrupted) {
+  if (auto sent = write_line(line); !sent) return tl::unexpected(sent.error());
+  auto answer = read_line(patience, interrupted);
+  if (!answer) return tl::unexpected(answer.error());
+  return router::JsonDocument::parse(*answer);
+}
+
 Result<double> PeerProcess::run(const std::string& block, double seconds, std::uint32_t batch,
                                 const std::function<bool()>& interrupted) {
-  if (auto sent = write_line(fmt::format("run {} {} {}", block, seconds, batch)); !sent) {
-    return tl::unexpected(sent.error());
-  }
-  auto line =
-      read_line(std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)) + kPeerGrace,
-                interrupted);
-  if (!line) return tl::unexpected(line.error());
-  auto parsed = router::JsonDocument::parse(*line);
-  if (!parsed) return tl::unexpected(parsed.error());
-  if (const auto gbps = parsed->root()["gbps"].number()) return *gbps;
+  auto answer =
+      ask(fmt::format("run {} {} {}", block, seconds, batch),
+          std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)) + kPeerGrace,
+          interrupted);
+  if (!answer) return tl::unexpected(answer.error());
+  if (const auto gbps = answer->root()["gbps"].number()) return *gbps;
   return fail(FailureCode::kUnspecified,
-              fmt::format("peer {}: {}", name_, parsed->root()["error"].text().value_or(*line)));
+              fmt::format("peer {}: {}", name_,
+                          answer->root()["error"].text().value_or("an answer without gbps")));
 }
 
 Status PeerProcess::write_line(const std::string& line) {

@@ -14,6 +14,7 @@
 #include "bench/transfer/channel.h"
 #include "data_plane/fd.h"
 #include "kvferry/status.h"
+#include "router/json.h"
 
 namespace kvferry::bench {
 
@@ -60,6 +61,9 @@ class PeerProcess {
   const std::string& version() const { return version_; }
   const std::string& settings() const { return settings_; }
 
+  // One line and the JSON object that answers it.
+  Result<router::JsonDocument> ask(const std::string& line, std::chrono::milliseconds patience,
+                                   const std::function<bool()>& interrupted);
   // block: bytes of a page, or kv-mix.
   Result<double> run(const std::string& block, double seconds, std::uint32_t batch,
                      const std::function<bool()>& interrupted);

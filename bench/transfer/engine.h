@@ -20,6 +20,9 @@ namespace kvferry::bench {
 inline constexpr std::string_view kMemcpyName = "memcpy";
 inline constexpr std::string_view kStreamName = "raw-stream";
 
+// Behind a transport's name: its writes carry digests, and it is compared with itself without.
+inline constexpr std::string_view kDigestsSuffix = "+digests";
+
 // How long a worker waits for the other one before it calls the run failed.
 inline constexpr std::chrono::milliseconds kPatience{20'000};
 
@@ -32,8 +35,12 @@ struct WorkerSetup {
   std::uint32_t huge = 0;              // HugePages
   std::uint32_t write_timeout_ms = 0;  // 0: as the transport is made
   std::uint32_t page_digests = 0;      // 1: each write carries a digest of its bytes
+  std::uint32_t missing_guard = 0;     // RuntimeGuard; only a build of the lab can miss one
   std::array<char, 64> host{};         // of the target, to bind and to reach
   std::array<char, 256> engines{};     // separated by commas
+  // Network namespaces (names of `ip netns`) that the two enter; empty: the bench's own.
+  std::array<char, 64> source_namespace{};
+  std::array<char, 64> target_namespace{};
 };
 
 enum class HugePages : std::uint32_t {

@@ -13,11 +13,12 @@ namespace kvferry::bench {
 using Numbers = std::array<std::uint64_t, 12>;  // of a message between the bench's processes
 
 enum class RunMode : std::uint64_t {
-  kPlain,       // each grant is filled, then fenced
-  kFencing,     // one grant in eight is fenced while its writes come
-  kFenceCheck,  // as kFencing, and every byte of those pages is watched
-  kSourceLost,  // somebody kills or stops the source in the middle
-  kTargetLost,  // somebody kills or stops the target in the middle
+  kPlain,          // each grant is filled, then fenced
+  kFencing,        // one grant in eight is fenced while its writes come
+  kFenceCheck,     // as kFencing, and every byte of those pages is watched
+  kSourceLost,     // somebody kills or stops the source in the middle
+  kTargetLost,     // somebody kills or stops the target in the middle
+  kBesideStopped,  // as kPlain, while the source also posts to a target that is stopped
 };
 
 struct RunOrder {
@@ -83,6 +84,7 @@ struct PostResult {
   Duration posted_at{};
   Duration known_at{};
   Duration post_max{};
+  // Beside a stopped target: refused, unknown and post_max are those of the writes to it.
 
   Numbers numbers() const {
     const auto count = [](Duration value) { return static_cast<std::uint64_t>(value.count()); };

@@ -47,6 +47,9 @@ double ratio_of(const Series& series, const Series& reference) {
 }
 
 std::string_view reference_of(std::string_view engine) {
+  if (engine.ends_with(kDigestsSuffix)) {
+    return engine.substr(0, engine.size() - kDigestsSuffix.size());
+  }
   return engine == "shm" || engine == kMemcpyName ? kMemcpyName : kStreamName;
 }
 
@@ -79,6 +82,7 @@ std::vector<Goal> check_goals(const std::vector<Series>& all) {
   std::vector<Goal> goals;
   for (const Series& series : all) {
     if (series.is_peer || is_reference(series.engine)) continue;
+    if (series.engine.ends_with(kDigestsSuffix)) continue;
     const std::string_view name = reference_of(series.engine);
     const Series* reference = find(all, name, series.block);
     const double least = least_ratio(series);

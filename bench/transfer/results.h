@@ -35,7 +35,8 @@ double median(std::vector<double> values);
 // Median of the ratios of rounds that both have; 0 when there is none.
 double ratio_of(const Series& series, const Series& reference);
 
-// The reference of an engine: memcpy for shm, the raw stream for all that use sockets.
+// The reference of an engine: memcpy for shm, the raw stream for all that use sockets, and the
+// transport without digests for one with them.
 std::string_view reference_of(std::string_view engine);
 std::vector<Row> make_rows(const std::vector<Series>& all);
 
@@ -45,6 +46,7 @@ struct Goal {
   bool is_met = false;
 };
 // What --check asks of the figures at hand. An engine without its reference has missed its goal.
+// What digests cost is shown and not judged.
 std::vector<Goal> check_goals(const std::vector<Series>& all);
 
 // A plain bar chart of the medians, by block, with the ranges as lines.

@@ -21,8 +21,9 @@ struct TransferOptions {
   std::vector<std::string> blocks;
   std::vector<std::pair<std::string, std::string>> peers;  // name and command
   std::uint32_t rounds = 7;
-  double seconds = 0.4;     // measured in each turn
-  std::uint32_t batch = 0;  // writes in one post(), 0: all of a grant
+  double seconds = 0.4;             // measured in each turn
+  std::uint32_t batch = 0;          // writes in one post(), 0: all of a grant
+  std::uint64_t releases = 20'000;  // that the fence case watches
   std::int32_t source_core = 0;
   std::int32_t target_core = 1;
   WorkerSetup setup;  // core and engines are filled in by the bench

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "bench/transfer/neighbour.h"
 #include "bench/transfer/null_sink.h"
 #include "bench/transfer/transport_engine.h"
 #include "data_plane/factory.h"
@@ -16,24 +18,32 @@ namespace {
 using data_plane::Transport;
 using layout::WriteOutcome;
 
+// Counts for the measured session, and apart from it for the one to a neighbour.
 class SourceSink final : public NullSink {
  public:
+  explicit SourceSink(SessionEpoch measured) : measured_(measured) {}
+
   void writes_completed(std::span<const layout::WriteCompletion> completions) noexcept override {
     std::lock_guard lock(mutex_);
     for (const layout::WriteCompletion& completion : completions) {
-      ++(completion.outcome == WriteOutcome::kLanded    ? counts_.landed
-         : completion.outcome == WriteOutcome::kRefused ? counts_.refused
-                                                        : counts_.unknown);
+      PostResult& counts = completion.session == measured_ ? counts_ : beside_;
+      ++(completion.outcome == WriteOutcome::kLanded    ? counts.landed
+         : completion.outcome == WriteOutcome::kRefused ? counts.refused
+                                                        : counts.unknown);
     }
-    if (completed() >= awaited_) changed_.notify_all();
+    if (completed(counts_) >= awaited_ || completed(beside_) >= awaited_beside_) {
+      changed_.notify_all();
+    }
   }
-  void session_unreachable(SessionEpoch, Failure cause) noexcept override {
+  void session_unreachable(SessionEpoch session, Failure cause) noexcept override {
+    if (session != measured_) return;
     std::lock_guard lock(mutex_);
     failure_ = to_string(cause);
     changed_.notify_all();
   }
 
-  void lane_failed(SessionEpoch, Failure) noexcept override {
+  void lane_failed(SessionEpoch session, Failure) noexcept override {
+    if (session != measured_) return;
     std::lock_guard lock(mutex_);
     is_lane_lost_ = true;
     changed_.notify_all();
@@ -43,28 +53,48 @@ class SourceSink final : public NullSink {
   bool wait_lane_lost(std::uint64_t posted) {
     std::unique_lock lock(mutex_);
     awaited_ = posted;
-    changed_.wait_for(lock, kPatience, [&] { return is_lane_lost_ || completed() >= posted; });
+    changed_.wait_for(lock, kPatience,
+                      [&] { return is_lane_lost_ || completed(counts_) >= posted; });
     return is_lane_lost_;
   }
   // All outcomes since the session began, when there are that many.
   Result<PostResult> wait_outcomes(std::uint64_t posted) {
     std::unique_lock lock(mutex_);
     awaited_ = posted;
-    changed_.wait_for(lock, kPatience, [&] { return completed() >= posted || !failure_.empty(); });
+    changed_.wait_for(lock, kPatience,
+                      [&] { return completed(counts_) >= posted || !failure_.empty(); });
     awaited_ = ~std::uint64_t{0};
     if (!failure_.empty()) return fail(FailureCode::kPeerUnreachable, failure_);
-    if (completed() == posted) return counts_;
-    return fail(FailureCode::kWriteUnknown,
-                fmt::format("{} writes were posted and {} have an outcome", posted, completed()));
+    return all_of(counts_, posted);
+  }
+  // Those of the writes to a neighbour, and forgets them.
+  Result<PostResult> take_outcomes_beside(std::uint64_t posted) {
+    std::unique_lock lock(mutex_);
+    awaited_beside_ = posted;
+    changed_.wait_for(lock, kPatience, [&] { return completed(beside_) >= posted; });
+    awaited_beside_ = ~std::uint64_t{0};
+    return all_of(std::exchange(beside_, {}), posted);
   }
 
  private:
-  std::uint64_t completed() const { return counts_.landed + counts_.refused + counts_.unknown; }
+  static std::uint64_t completed(const PostResult& counts) {
+    return counts.landed + counts.refused + counts.unknown;
+  }
+  static Result<PostResult> all_of(const PostResult& counts, std::uint64_t posted) {
+    if (completed(counts) == posted) return counts;
+    return fail(
+        FailureCode::kWriteUnknown,
+        fmt::format("{} writes were posted and {} have an outcome", posted, completed(counts)));
+  }
+
+  const SessionEpoch measured_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t awaited_ = ~std::uint64_t{0};
+  std::uint64_t awaited_beside_ = ~std::uint64_t{0};
   PostResult counts_;
+  PostResult beside_;
   bool is_lane_lost_ = false;
   std::string failure_;
 };
@@ -76,7 +106,6 @@ class TransportSource final : public SourceEngine {
 
   Status prepare(const Block& block, Channel& target) override {
     transport_.reset();
-    sink_ = std::make_unique<SourceSink>();
     block_ = block;
     order_ = scattered_order(block.page_count);
     posted_ = 0;
@@ -85,6 +114,8 @@ class TransportSource final : public SourceEngine {
 
     auto address = target.expect(Kind::kAddress, kPatience);
     if (!address) return tl::unexpected(address.error());
+    epoch_ = SessionEpoch(address->numbers[0]);
+    sink_ = std::make_unique<SourceSink>(epoch_);
     auto made = data_plane::make_transport(name_, transport_config(Role::kPrefill, setup_), *sink_);
     if (!made) return tl::unexpected(made.error());
     transport_ = std::move(*made);
@@ -95,7 +126,6 @@ class TransportSource final : public SourceEngine {
     if (auto open = target.expect(Kind::kOpen, kPatience); !open) {
       return tl::unexpected(open.error());
     }
-    epoch_ = SessionEpoch(address->numbers[0]);
     std::array<std::uint8_t, 32> secret{};
     std::copy_n(address->text.begin(), secret.size(), secret.begin());
     return transport_->open_session(make_link(Role::kPrefill, epoch_, secret,
@@ -104,6 +134,22 @@ class TransportSource final : public SourceEngine {
   }
 
   Result<PostResult> run(const RunOrder& order, Channel& target) override {
+    if (order.mode == RunMode::kBesideStopped) {
+      auto neighbour = Neighbour::start(name_, setup_, pool_, *transport_);
+      if (!neighbour) return tl::unexpected(neighbour.error());
+      return run_beside(**neighbour, order, target);
+    }
+    return serve(order, target, nullptr);
+  }
+
+ private:
+  // A target that asks for nothing for so long is gone, in a run that waits for that.
+  static constexpr milliseconds kSilence{200};
+  static constexpr std::uint32_t kLatePosts = 4'096;
+  static constexpr std::uint32_t kPostsBeside = 4'096;  // before the run; fill every window
+
+  // Posts to the neighbour, if there is one, as often as the target asks.
+  Result<PostResult> serve(const RunOrder& order, Channel& target, Neighbour* neighbour) {
     const bool may_be_lost = order.mode == RunMode::kTargetLost;
     while (true) {
       auto received = target.receive(may_be_lost ? kSilence : kPatience);
@@ -114,17 +160,30 @@ class TransportSource final : public SourceEngine {
       if (message.kind == Kind::kFailed) return fail(FailureCode::kPeerLost, message.text);
       if (message.kind == Kind::kEnd) return end(order, target);
       post_grant(message, order.batch);
+      if (neighbour != nullptr) neighbour->post();
     }
   }
 
- private:
-  // A target that asks for nothing for so long is gone, in a run that waits for that.
-  static constexpr milliseconds kSilence{200};
-  static constexpr std::uint32_t kLatePosts = 4'096;
+  Result<PostResult> run_beside(Neighbour& neighbour, const RunOrder& order, Channel& target) {
+    neighbour.post(kPostsBeside);
+    auto measured = serve(order, target, &neighbour);
+    neighbour.end();
+    auto beside = sink_->take_outcomes_beside(neighbour.posted());
+    if (!measured) return measured;
+    if (!beside) return beside;
+    measured->refused = beside->refused;
+    measured->unknown = beside->unknown;
+    measured->post_max = neighbour.post_max();
+    if (beside->landed == 0) return measured;
+    return fail(FailureCode::kWrongState,
+                fmt::format("{} writes landed at a target that is stopped", beside->landed));
+  }
 
   Result<PostResult> end(const RunOrder& order, Channel& target) {
     auto counts = outcomes(order);
-    if (!counts || order.mode == RunMode::kPlain) return counts;
+    if (!counts || order.mode == RunMode::kPlain || order.mode == RunMode::kBesideStopped) {
+      return counts;
+    }
     // Tells the target that nothing of this run is on its way any more.
     if (auto sent = target.send({Kind::kEnd, {}, {}, {}}); !sent) {
       return tl::unexpected(sent.error());
@@ -167,7 +226,8 @@ class TransportSource final : public SourceEngine {
                             {},
                             {}};
     before_ = *counts;
-    if (order.mode == RunMode::kPlain && of_run.refused + of_run.unknown != 0) {
+    const bool must_land = order.mode == RunMode::kPlain || order.mode == RunMode::kBesideStopped;
+    if (must_land && of_run.refused + of_run.unknown != 0) {
       return fail(FailureCode::kWriteUnknown,
                   fmt::format("{} writes landed, {} were refused and {} are unknown", of_run.landed,
                               of_run.refused, of_run.unknown));

@@ -58,6 +58,7 @@ Result<RunResult> TransportTarget::run(const RunOrder& order, Channel& source) {
       return LostRun(*this).run(source);
     case RunMode::kPlain:
     case RunMode::kTargetLost:
+    case RunMode::kBesideStopped:
       break;
   }
   return run_plain(order, source);

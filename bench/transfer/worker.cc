@@ -1,5 +1,6 @@
 #include "bench/transfer/worker.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -15,10 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "base/runtime_guards.h"
 #include "bench/transfer/engine.h"
 #include "bench/transfer/idle_engine.h"
 #include "bench/transfer/memcpy_engine.h"
 #include "bench/transfer/pattern.h"
+#include "bench/transfer/results.h"
 #include "bench/transfer/stream_engine.h"
 #include "bench/transfer/transport_engine.h"
 #include "kvferry/shared_pool.h"
@@ -39,6 +42,27 @@ Status pin_to(std::int32_t core) {
   return fail(
       FailureCode::kOperatingSystem,
       fmt::format("core {} can't be used: {}", core, data_plane::errno_text("sched_setaffinity")));
+}
+
+// Threads that are started later live there, too.
+Status enter_network(std::string_view name) {
+  if (name.empty()) return {};
+  const std::string path = fmt::format("/run/netns/{}", name);
+  const data_plane::Fd space(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (space.is_open() && ::setns(space.get(), CLONE_NEWNET) == 0) return {};
+  return fail(FailureCode::kOperatingSystem,
+              fmt::format("network namespace {} can't be entered: {} (it takes root, and `ip netns "
+                          "add {}` before)",
+                          path, data_plane::errno_text(space.is_open() ? "setns" : "open"), name));
+}
+
+Status miss_guard(std::uint32_t guard) {
+#ifdef KVFERRY_LAB
+  missing_runtime_guard = static_cast<RuntimeGuard>(guard);
+#else
+  if (guard != 0) return fail(FailureCode::kWrongState, "this program can't miss a guard");
+#endif
+  return {};
 }
 
 std::vector<std::string> split(std::string_view names) {
@@ -95,7 +119,9 @@ class Worker {
   Status set_up(const Message& message) {
     if (message.text.size() != sizeof setup_) return fail(FailureCode::kMalformed, "set-up");
     std::memcpy(&setup_, message.text.data(), sizeof setup_);
+    if (auto missed = miss_guard(setup_.missing_guard); !missed) return missed;
     if (auto pinned = pin_to(setup_.core); !pinned) return pinned;
+    if (auto entered = enter_network(network()); !entered) return entered;
     if (auto made = make_pool(); !made) return made;
     for (const std::string& name : split(setup_.engines.data())) {
       names_.push_back(name);
@@ -120,6 +146,7 @@ class Worker {
   }
 
   static std::string blob_of(const Engine& engine);
+  std::string_view network() const;  // the namespace to enter
   Status make_pool();
   std::unique_ptr<Engine> make(const std::string& name);
   Status run(Engine& engine, const RunOrder& order, Message& answer);
@@ -140,6 +167,15 @@ std::string Worker<SourceEngine>::blob_of(const SourceEngine&) {
 template <>
 std::string Worker<TargetEngine>::blob_of(const TargetEngine& engine) {
   return engine.blob();
+}
+
+template <>
+std::string_view Worker<SourceEngine>::network() const {
+  return setup_.source_namespace.data();
+}
+template <>
+std::string_view Worker<TargetEngine>::network() const {
+  return setup_.target_namespace.data();
 }
 
 template <>
@@ -177,6 +213,11 @@ Status Worker<TargetEngine>::make_pool() {
 
 template <>
 std::unique_ptr<SourceEngine> Worker<SourceEngine>::make(const std::string& name) {
+  if (name.ends_with(kDigestsSuffix)) {
+    WorkerSetup setup = setup_;
+    setup.page_digests = 1;
+    return make_transport_source(reference_of(name), setup, pool_);
+  }
   if (name == kMemcpyName) return make_memcpy_source();
   if (name == kStreamName) return make_stream_source(setup_, pool_);
   if (name.starts_with(kIdlePrefix)) return make_idle_source(name, setup_, pool_);
@@ -185,6 +226,10 @@ std::unique_ptr<SourceEngine> Worker<SourceEngine>::make(const std::string& name
 
 template <>
 std::unique_ptr<TargetEngine> Worker<TargetEngine>::make(const std::string& name) {
+  // A target compares whatever digest comes.
+  if (name.ends_with(kDigestsSuffix)) {
+    return make_transport_target(reference_of(name), setup_, pool_);
+  }
   if (name == kMemcpyName) return make_memcpy_target(pool_);
   if (name == kStreamName) return make_stream_target(setup_, pool_);
   if (name.starts_with(kIdlePrefix)) return make_idle_target(name, setup_, pool_);

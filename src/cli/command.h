@@ -43,6 +43,7 @@ const Command& demo_command();
 const Command& quantize_command();
 const Command& sim_command();
 const Command& bench_command();
+const Command& drill_command();
 
 // Version of the project, as in CMakeLists.txt.
 std::string_view version();

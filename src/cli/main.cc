@@ -17,9 +17,9 @@ int main(int argc, char** argv) {
   using namespace kvferry::cli;  // NOLINT: the only function of this unit
   // A client or a pipe that goes away is an error value of the write, not the end of the process.
   std::signal(SIGPIPE, SIG_IGN);
-  const std::array<const Command*, 7> commands = {
+  const std::array<const Command*, 8> commands = {
       &serve_command(),    &router_command(), &bootstrap_command(), &demo_command(),
-      &quantize_command(), &sim_command(),    &bench_command()};
+      &quantize_command(), &sim_command(),    &bench_command(),     &drill_command()};
   try {
     return run_command_line(argc, argv, commands);
   } catch (const std::exception& error) {

@@ -1,0 +1,46 @@
+#include "bench/handoff/null_transport.h"
+
+namespace kvferry::bench {
+
+std::vector<data_plane::TransportCounter> NullTransport::counters() const {
+  return {{"null_writes", writes_.load(std::memory_order_relaxed)}};
+}
+
+Status NullTransport::register_regions(std::span<const Region> regions) {
+  regions_.assign(regions.begin(), regions.end());
+  return {};
+}
+
+void NullTransport::open_grant(GrantId, std::vector<data_plane::SlotGrant> slots) {
+  landings_.clear();
+  for (const data_plane::SlotGrant& slot : slots) land(slot);
+  sink_.writes_landed(landings_);
+}
+
+void NullTransport::land(const data_plane::SlotGrant& slot) {
+  const std::span<const PageIndex> pages = slot.extent.pages();
+  const auto add = [&](std::uint32_t region, std::uint32_t item) {
+    const RegionId id(region);
+    const std::uint64_t bytes = regions_[region].item_bytes;
+    if (!slot.extent.contains(id, item, 0, bytes)) return;
+    landings_.push_back({slot.session, slot.slot, slot.generation, TicketId{}, id, item, 0, bytes});
+  };
+  for (std::uint32_t region = 0; region < regions_.size(); ++region) {
+    if (regions_[region].kind == RegionKind::kAux) {
+      if (!pages.empty()) add(region, pages.front().value() / pages_per_room_);
+      continue;
+    }
+    for (const PageIndex page : pages) add(region, page.value());
+  }
+}
+
+void NullTransport::post(SessionEpoch session, std::span<const layout::Write> writes) {
+  completions_.clear();
+  for (const layout::Write& write : writes) {
+    completions_.push_back({session, write.ticket, layout::WriteOutcome::kLanded});
+  }
+  writes_.fetch_add(writes.size(), std::memory_order_relaxed);
+  sink_.writes_completed(completions_);
+}
+
+}  // namespace kvferry::bench

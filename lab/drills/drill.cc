@@ -1,0 +1,87 @@
+#include "lab/drills/drill.h"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+namespace kvferry::lab {
+namespace {
+
+constexpr std::array kDrills = {
+    Drill{"interleave", "A burst of aborts from twelve threads towards one peer.", "message-parts",
+          &run_interleave},
+    Drill{"restart", "A prefill process is killed and starts again at its address.", "kept-socket",
+          &run_restart},
+    Drill{"page-reuse", "A room is aborted in mid-write and its pages go to the next one.",
+          "pages-leave-at-once", &run_page_reuse},
+    Drill{"silent-peer", "Peers are stopped, cut off without a word, or full.", "calls-wait",
+          &run_silent_peer},
+};
+
+}  // namespace
+
+std::span<const Drill> all_drills() { return kDrills; }
+
+const Drill* find_drill(std::string_view name) {
+  const auto found = std::ranges::find(kDrills, name, &Drill::name);
+  return found == kDrills.end() ? nullptr : &*found;
+}
+
+DrillScene::DrillScene(std::filesystem::path folder, std::string missing,
+                       const cli::Interrupt& interrupt,
+                       std::function<void(const std::string&)> tell)
+    : cluster_(std::move(folder)),
+      missing_(std::move(missing)),
+      interrupt_(interrupt),
+      tell_(std::move(tell)) {}
+
+double DrillScene::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+}
+
+void DrillScene::tell_line(const std::string& line) {
+  tell_(fmt::format("{:7.3f} s  {}", seconds(), line));
+}
+
+void DrillScene::find(std::string invariant, std::string what) {
+  findings_.push_back({std::move(invariant), std::move(what)});
+  say("{}", to_string(findings_.back()));
+}
+
+void DrillScene::find_all(std::vector<Finding> findings) {
+  constexpr std::size_t kShown = 4;
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    if (i < kShown) say("{}", to_string(findings[i]));
+    if (i == kShown) say("... and {} findings more", findings.size() - kShown);
+    findings_.push_back(std::move(findings[i]));
+  }
+}
+
+Result<JournalVerdict> DrillScene::check(double deadline_ms) {
+  auto verdict = check_journals(cluster_.journals(), deadline_ms);
+  if (verdict) find_all(verdict->findings);
+  return verdict;
+}
+
+Result<Told> DrillScene::await_status(LabRank& rank,
+                                      const std::function<bool(router::JsonView)>& fits,
+                                      std::string_view what, milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    auto status = rank.status();
+    if (!status || fits((*status)->root())) return status;
+    if (interrupt_.requested()) return fail(FailureCode::kAborted, "interrupted");
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(FailureCode::kRoomTimeout, fmt::format("{}: no {} within {} ms", rank.name(),
+                                                         what, patience.count()));
+    }
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+}
+
+tl::unexpected<Failure> vacuous(std::string what) {
+  return fail(FailureCode::kWrongState, "the drill proved nothing: " + std::move(what));
+}
+
+}  // namespace kvferry::lab

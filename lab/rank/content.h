@@ -1,0 +1,32 @@
+// What the pages of a drill hold, so that a byte out of place says whose it is. Each 8-byte word of
+// a page is a hash of room, binding, component (region), the page's place in the prompt and the
+// word's offset.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kvferry/ids.h"
+
+namespace kvferry::lab {
+
+// What a page holds while nobody has written to it.
+inline constexpr std::byte kGranted{0xA5};
+inline constexpr std::byte kReturned{0x5A};
+
+struct PageName {
+  RoomId room;
+  Binding binding;
+  std::uint32_t component = 0;
+  std::uint32_t logical_page = 0;
+};
+
+// Sizes are multiples of eight.
+void fill_words(std::span<std::byte> page, const PageName& name);
+// Bytes that are not as fill_words left them, counted in whole words.
+std::uint64_t wrong_bytes(std::span<const std::byte> page, const PageName& name);
+// Bytes that differ from the paint, counted in whole words.
+std::uint64_t unpainted_bytes(std::span<const std::byte> page, std::byte paint);
+
+}  // namespace kvferry::lab

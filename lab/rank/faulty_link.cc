@@ -1,0 +1,216 @@
+#include "lab/rank/faulty_link.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/prng.h"
+#include "wire/codec.h"
+
+namespace kvferry::lab {
+namespace {
+
+using What = MessageFault::What;
+
+template <std::size_t... kIndex>
+std::vector<std::string> kinds_of(std::index_sequence<kIndex...>) {
+  return {std::string(
+      wire::kind_name(wire::Message(std::variant_alternative_t<kIndex, wire::Message>{})))...};
+}
+
+}  // namespace
+
+std::vector<std::string> message_kinds() {
+  return kinds_of(std::make_index_sequence<std::variant_size_v<wire::Message>>());
+}
+
+Status MessageFaults::add(MessageFault fault) {
+  const std::vector<std::string> kinds = message_kinds();
+  if (std::ranges::find(kinds, fault.kind) == kinds.end()) {
+    return fail(FailureCode::kInvalidArgument,
+                fmt::format("'{}' is no message; there are {}", fault.kind, fmt::join(kinds, ", ")));
+  }
+  std::lock_guard lock(mutex_);
+  rules_.push_back(Rule{std::move(fault)});
+  return {};
+}
+
+void MessageFaults::release(std::optional<std::uint64_t> seed) {
+  std::lock_guard lock(mutex_);
+  ++release_.number;
+  release_.seed = seed;
+}
+
+std::uint64_t MessageFaults::struck() const {
+  std::lock_guard lock(mutex_);
+  return struck_;
+}
+
+MessageFaults::Release MessageFaults::released() const {
+  std::lock_guard lock(mutex_);
+  return release_;
+}
+
+std::optional<What> MessageFaults::judge(std::string_view kind, bool incoming) {
+  std::lock_guard lock(mutex_);
+  std::optional<What> fate;
+  for (Rule& rule : rules_) {
+    if (rule.fault.kind != kind || rule.fault.incoming != incoming) continue;
+    const std::uint64_t number = ++rule.seen;
+    if (!fate && number >= rule.fault.first && number - rule.fault.first < rule.fault.count) {
+      fate = rule.fault.what;
+      ++struck_;
+    }
+  }
+  return fate;
+}
+
+class FaultyLink final : public net::ControlLink {
+ public:
+  FaultyLink(std::unique_ptr<net::ControlLink> inner, MessageFaults& faults, const Routes& routes,
+             Journal* journal)
+      : inner_(std::move(inner)), faults_(faults), routes_(routes), journal_(journal) {}
+
+  std::string endpoint() const override { return inner_->endpoint(); }
+  Status dial(PeerId peer, const PeerAddress& address) override {
+    PeerAddress led = address;
+    led.endpoint = routes_.of(address.endpoint);
+    return inner_->dial(peer, led);
+  }
+  void hang_up(PeerId peer) override { inner_->hang_up(peer); }
+
+  net::LinkSend send(PeerId peer, std::vector<std::uint8_t> bytes,
+                     net::LinkPriority priority) override {
+    send_released();
+    const auto frame = wire::decode(bytes);
+    if (!frame) return inner_->send(peer, std::move(bytes), priority);
+    Parts parts = split(*frame, false);
+    for (wire::Frame& held : parts.held) {
+      held_out_.push_back({peer, wire::encode(held), priority});
+    }
+    if (parts.untouched) return inner_->send(peer, std::move(bytes), priority);
+    net::LinkSend result = net::LinkSend::kQueued;
+    for (const wire::Frame& part : parts.passed) {
+      result = inner_->send(peer, wire::encode(part), priority);
+    }
+    return result;
+  }
+
+  void wait(Duration timeout, int wake_fd, std::vector<net::LinkEvent>& events,
+            std::size_t max_events) override {
+    send_released();
+    const std::size_t before = events.size();
+    inner_->wait(timeout, wake_fd, events, max_events);
+    std::vector<net::LinkEvent> came(std::make_move_iterator(events.begin() + before),
+                                     std::make_move_iterator(events.end()));
+    events.resize(before);
+    for (net::LinkEvent& frame : std::exchange(released_in_, {})) {
+      events.push_back(std::move(frame));
+    }
+    for (net::LinkEvent& event : came) receive(std::move(event), events);
+  }
+
+ private:
+  // What becomes of a frame's messages.
+  struct Parts {
+    bool untouched = true;
+    std::vector<wire::Frame> passed;
+    std::vector<wire::Frame> held;
+  };
+  struct Outgoing {
+    PeerId peer;
+    std::vector<std::uint8_t> bytes;
+    net::LinkPriority priority;
+  };
+
+  Parts split(const wire::Frame& frame, bool incoming) {
+    Parts parts;
+    for (std::size_t i = 0; i < frame.messages.size(); ++i) {
+      const std::string_view kind = wire::kind_name(frame.messages[i]);
+      const auto fate = faults_.judge(kind, incoming);
+      note(frame.messages[i], incoming, frame.session, fate);
+      wire::Frame single = frame;
+      single.messages = {frame.messages[i]};
+      if (frame.sequence != 0) single.sequence = frame.sequence + i;
+      parts.untouched = parts.untouched && !fate;
+      if (!fate || fate == What::kDuplicate) parts.passed.push_back(single);
+      if (fate == What::kDuplicate) parts.passed.push_back(single);
+      if (fate == What::kHold) parts.held.push_back(single);
+    }
+    return parts;
+  }
+
+  void note(const wire::Message& message, bool incoming, SessionEpoch session,
+            std::optional<What> fate) {
+    if (journal_ == nullptr) return;
+    constexpr std::string_view kFates[] = {"dropped", "duplicated", "held"};
+    router::JsonObject line = Journal::line("message");
+    line.text("way", incoming ? "in" : "out")
+        .text("kind", wire::kind_name(message))
+        .integer("session", static_cast<std::int64_t>(session.value()));
+    if (const auto* reply = std::get_if<wire::HelloReply>(&message)) {
+      line.integer("opens", static_cast<std::int64_t>(reply->epoch.value()));
+    }
+    if (fate) line.text("fate", kFates[static_cast<std::size_t>(*fate)]);
+    journal_->append(line);
+  }
+
+  void receive(net::LinkEvent event, std::vector<net::LinkEvent>& events) {
+    auto* came = std::get_if<net::LinkFrame>(&event);
+    const auto frame = came == nullptr ? tl::expected<wire::Frame, wire::Malformed>{}
+                                       : wire::decode(came->bytes);
+    if (came == nullptr || !frame) {
+      events.push_back(std::move(event));
+      return;
+    }
+    Parts parts = split(*frame, true);
+    for (const wire::Frame& held : parts.held) {
+      held_in_.emplace_back(net::LinkFrame{came->sender_key, wire::encode(held)});
+    }
+    if (parts.untouched) {
+      events.push_back(std::move(event));
+      return;
+    }
+    for (const wire::Frame& part : parts.passed) {
+      events.emplace_back(net::LinkFrame{came->sender_key, wire::encode(part)});
+    }
+  }
+
+  void send_released() {
+    const MessageFaults::Release release = faults_.released();
+    if (release.number == released_) return;
+    released_ = release.number;
+    if (release.seed) {
+      Prng prng(*release.seed);
+      shuffle(held_out_, prng);
+      shuffle(held_in_, prng);
+    }
+    for (Outgoing& out : std::exchange(held_out_, {})) {
+      inner_->send(out.peer, std::move(out.bytes), out.priority);
+    }
+    released_in_ = std::exchange(held_in_, {});
+  }
+
+  template <typename T>
+  static void shuffle(std::vector<T>& items, Prng& prng) {
+    for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[prng.below(i)]);
+  }
+
+  std::unique_ptr<net::ControlLink> inner_;
+  MessageFaults& faults_;
+  const Routes& routes_;
+  Journal* journal_;
+  std::uint64_t released_ = 0;
+  std::vector<Outgoing> held_out_;
+  std::vector<net::LinkEvent> held_in_;
+  std::vector<net::LinkEvent> released_in_;
+};
+
+std::unique_ptr<net::ControlLink> make_faulty_link(std::unique_ptr<net::ControlLink> inner,
+                                                   MessageFaults& faults, const Routes& routes,
+                                                   Journal* journal) {
+  return std::make_unique<FaultyLink>(std::move(inner), faults, routes, journal);
+}
+
+}  // namespace kvferry::lab

@@ -1,0 +1,63 @@
+// The pages of a rank of a drill: real memory, the allocator of an engine that hands out the lowest
+// free page first, and paint that shows who wrote where.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kvferry/kv_args.h"
+#include "kvferry/shared_pool.h"
+#include "lab/rank/content.h"
+
+namespace kvferry::lab {
+
+// Threads: one.
+class RankPages {
+ public:
+  // page_bytes is that of keys and values together, a multiple of 256.
+  static Result<RankPages> make(std::uint32_t pages, std::uint32_t page_bytes,
+                                std::uint32_t aux_slots);
+
+  // Regions, layout and page size; the caller adds role, instance and rank.
+  KvArgs args() const;
+
+  // The lowest free ones, or with a stride those that are so far apart, painted kGranted. Nothing
+  // when there are not enough.
+  std::optional<std::vector<PageIndex>> take(std::uint32_t count, std::uint32_t stride);
+  // Painted kReturned.
+  void give_back(std::span<const PageIndex> pages);
+  std::optional<std::uint32_t> take_aux();
+  void give_back_aux(std::int64_t slot);  // -1: none
+
+  void fill(std::span<const PageIndex> pages, RoomId room, Binding binding);
+  std::uint64_t wrong(std::span<const PageIndex> pages, RoomId room, Binding binding) const;
+  // Bytes of free pages that somebody wrote to since they came back, by page; they are painted
+  // again. take() looks, too, and remembers for the next call.
+  std::map<std::uint32_t, std::uint64_t> take_spoiled();
+
+  std::size_t free_pages() const { return free_.size(); }
+  std::size_t free_aux() const { return free_aux_.size(); }
+
+ private:
+  static constexpr std::uint32_t kComponents = 2;
+
+  explicit RankPages(SharedPool memory) : memory_(std::move(memory)) {}
+  std::span<std::byte> item(std::uint32_t component, PageIndex page) const;
+  void paint(PageIndex page, std::byte with);
+  void inspect(PageIndex page);
+
+  SharedPool memory_;
+  std::uint32_t pages_ = 0;
+  std::uint32_t item_bytes_ = 0;
+  std::uint32_t aux_slots_ = 0;
+  std::set<std::uint32_t> free_;
+  std::set<std::uint32_t> free_aux_;
+  std::map<std::uint32_t, std::uint64_t> spoiled_;
+};
+
+}  // namespace kvferry::lab

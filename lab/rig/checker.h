@@ -1,0 +1,68 @@
+// Joins the journals of a drill's processes and says which invariants of the rig do not hold:
+//
+//   I1  no byte lands in a page outside its owner's interval
+//   I2  success implies full coverage and right content
+//   I3  each room ends exactly once at each participant, in time
+//   I4  pages, threads and descriptors are at baseline after the last room
+//   I5  engine-side calls: p99.9 below 20 ms, the longest below 50 ms
+//   I6  every failure has a code, words and a peer or a reason of its own, and its first cause is
+//       the same at all participants
+//
+// I4 and I5 are about living processes, which the drill asks itself (Census, CallBounds).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kvferry/status.h"
+#include "router/json.h"
+
+namespace kvferry::lab {
+
+struct Finding {
+  std::string invariant;  // "I1"
+  std::string what;
+};
+
+struct JournalVerdict {
+  std::vector<Finding> findings;
+  std::uint64_t landings = 0;
+  std::uint64_t late_landings = 0;  // I1, of writes
+  std::uint64_t rooms = 0;          // ended, counted at each participant
+  std::uint64_t succeeded = 0;
+  // Of message records: room messages that came in a session which that life had not opened.
+  std::uint64_t foreign_messages = 0;
+};
+
+// journals: by name of the life. deadline_ms: within which a room must have ended; 0: any time.
+// A record that can't be read, but for the last line of a life that was killed, is a failure.
+Result<JournalVerdict> check_journals(const std::map<std::string, std::filesystem::path>& journals,
+                                      double deadline_ms);
+
+// What a rank holds, from its answer to "status".
+struct Census {
+  std::int64_t free_pages = 0;
+  std::int64_t threads = 0;
+  std::int64_t descriptors = 0;
+  std::int64_t rooms = 0;
+};
+Census census_of(router::JsonView status);
+// I4: empty when after is as before; descriptors may be fewer.
+std::vector<Finding> compare(const std::string& rank, const Census& before, const Census& after);
+
+struct CallBounds {
+  double p999_ms = 0;
+  double max_ms = 0;  // of calls that have returned and of the one that has not
+  std::string slowest;
+  std::int64_t calls = 0;
+};
+CallBounds call_bounds_of(router::JsonView status);
+// I5.
+std::vector<Finding> judge(const std::string& rank, const CallBounds& bounds);
+
+std::string to_string(const Finding& finding);
+
+}  // namespace kvferry::lab
