@@ -46,6 +46,13 @@ struct MetricSample {
   bool is_counter = true;
 };
 
+// One of the things that must be sound for this server to take requests (rule 18).
+struct ReadinessCheck {
+  std::string name;  // "threads", "protocol", "pages", "registry"; an engine adds its own
+  bool ok = true;
+  std::string detail;  // what is wrong; empty when ok
+};
+
 // One prefill and one decode process that have a session, or want one.
 struct PairState {
   std::string peer;      // endpoint
@@ -87,7 +94,10 @@ class KvManager {
   std::vector<MetricSample> metrics() const;
   // Rooms, sessions, grants and queues as one JSON object.
   std::string dump_status() const;
-  // Empty when sound; else the reasons why this server should take no new requests (rule 18).
+  // Each check with its state; the server should take new requests only while all are ok. Peers
+  // that are away are no reason: their pairs show it.
+  std::vector<ReadinessCheck> readiness() const;
+  // The details of those that are not ok.
   std::vector<std::string> readiness_problems() const;
 
   const KvArgs& args() const;

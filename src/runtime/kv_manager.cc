@@ -34,8 +34,16 @@ std::vector<MetricSample> KvManager::metrics() const { return state_->metrics();
 
 std::string KvManager::dump_status() const { return state_->dump_status(); }
 
+std::vector<ReadinessCheck> KvManager::readiness() const { return state_->readiness(); }
+
 std::vector<std::string> KvManager::readiness_problems() const {
-  return state_->readiness_problems();
+  std::vector<std::string> problems;
+  for (ReadinessCheck& check : state_->readiness()) {
+    if (!check.ok) {
+      problems.push_back(std::move(check.detail));
+    }
+  }
+  return problems;
 }
 
 const KvArgs& KvManager::args() const { return state_->args(); }

@@ -1,6 +1,7 @@
 // What a manager tells about itself: pairs, metrics, status, readiness. All from the driver's last
 // view, the counters of the cells and the bootstrap client's state; nothing here waits.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -99,6 +100,10 @@ std::int64_t age_ms(const DriverView& view) {
   return view.taken_at == Instant{} ? 0 : (monotonic_now() - view.taken_at) / milliseconds(1);
 }
 
+ReadinessCheck as_check(std::string name, const std::vector<std::string>& problems) {
+  return {std::move(name), problems.empty(), fmt::format("{}", fmt::join(problems, "; "))};
+}
+
 }  // namespace
 
 std::vector<PairState> ManagerState::pairs() const {
@@ -146,25 +151,20 @@ std::vector<MetricSample> ManagerState::metrics() const {
   return samples.take();
 }
 
-std::vector<std::string> ManagerState::readiness_problems() const {
-  std::vector<std::string> problems;
-  if (stopped_.load(std::memory_order_acquire)) {
-    problems.emplace_back("the manager was stopped");
-  }
-  for (std::string& problem :
-       threads_.problems(monotonic_now(), milliseconds(options_.thread_stall_ms))) {
-    problems.push_back(std::move(problem));
-  }
+std::vector<ReadinessCheck> ManagerState::readiness() const {
   const auto view = driver_->view();
-  const auto& core_problems = view->snapshot.readiness_problems;
-  problems.insert(problems.end(), core_problems.begin(), core_problems.end());
-  for (const std::string& broken : view->broken_invariants) {
-    problems.push_back(fmt::format("broken invariant: {}", broken));
+  std::vector<std::string> threads =
+      threads_.problems(monotonic_now(), milliseconds(options_.thread_stall_ms));
+  if (stopped_.load(std::memory_order_acquire)) {
+    threads.emplace_back("the manager was stopped");
   }
-  for (std::string& problem : bootstrap_->readiness_problems()) {
-    problems.push_back(std::move(problem));
+  std::vector<std::string> broken;
+  for (const std::string& invariant : view->broken_invariants) {
+    broken.push_back(fmt::format("broken invariant: {}", invariant));
   }
-  return problems;
+  return {as_check("threads", threads), as_check("protocol", broken),
+          as_check("pages", view->snapshot.readiness_problems),
+          as_check("registry", bootstrap_->readiness_problems())};
 }
 
 std::string ManagerState::dump_status() const {
@@ -182,7 +182,11 @@ std::string ManagerState::dump_status() const {
     }
   }
   report.open_handles = table_->open_handles();
-  report.readiness_problems = readiness_problems();
+  for (ReadinessCheck& check : readiness()) {
+    if (!check.ok) {
+      report.readiness_problems.push_back(std::move(check.detail));
+    }
+  }
   return encode_status(report);
 }
 

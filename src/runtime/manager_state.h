@@ -78,7 +78,7 @@ class ManagerState {
   std::vector<PairState> pairs() const;
   std::vector<MetricSample> metrics() const;
   std::string dump_status() const;
-  std::vector<std::string> readiness_problems() const;
+  std::vector<ReadinessCheck> readiness() const;
   void stop();
 
  private:

@@ -36,11 +36,6 @@ std::string chunk_json(const AnswerHead& head, std::string_view text, bool first
                        std::string_view finish_reason, const std::vector<Token>* token_ids);
 std::string usage_chunk_json(const AnswerHead& head, const Usage& usage);
 
-struct ReadinessCheck {
-  std::string name;
-  bool ok = true;
-  std::string detail;
-};
 std::string readiness_json(std::string_view instance, std::span<const ReadinessCheck> checks);
 std::string models_json(const EngineInfo& engine, std::int64_t created);
 std::string pairs_json(std::span<const PairState> pairs);

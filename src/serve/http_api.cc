@@ -210,11 +210,9 @@ std::vector<ReadinessCheck> HttpApi::readiness() const {
   const bool draining = context_.draining->load();
   checks.push_back({"accepting", !draining, draining ? "draining" : ""});
   if (context_.transfer != nullptr) {
-    std::string problems;
-    for (const auto& problem : context_.transfer->readiness_problems()) {
-      problems += (problems.empty() ? "" : "; ") + problem;
+    for (ReadinessCheck& check : context_.transfer->readiness()) {
+      checks.push_back(std::move(check));
     }
-    checks.push_back({"transfer", problems.empty(), problems});
   }
   return checks;
 }

@@ -68,9 +68,7 @@ class KvTransfer final : public Transfer {
   std::vector<PairState> pairs() const override { return manager_.pairs(); }
   std::vector<MetricSample> metrics() const override { return manager_.metrics(); }
   std::string dump_status() const override { return manager_.dump_status(); }
-  std::vector<std::string> readiness_problems() const override {
-    return manager_.readiness_problems();
-  }
+  std::vector<ReadinessCheck> readiness() const override { return manager_.readiness(); }
 
  private:
   KvManager& manager_;

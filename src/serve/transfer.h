@@ -62,7 +62,7 @@ class Transfer {
   virtual std::vector<PairState> pairs() const = 0;
   virtual std::vector<MetricSample> metrics() const = 0;
   virtual std::string dump_status() const = 0;
-  virtual std::vector<std::string> readiness_problems() const = 0;
+  virtual std::vector<ReadinessCheck> readiness() const = 0;
 };
 
 // Over a manager that outlives the result.

@@ -80,9 +80,9 @@ class FakeTransfer final : public Transfer {
     return {{"quarantined_pages", "", 0, false}, {"rooms_total", "outcome=\"success\"", 3, true}};
   }
   std::string dump_status() const override { return R"({"rooms":[]})"; }
-  std::vector<std::string> readiness_problems() const override { return problems; }
+  std::vector<ReadinessCheck> readiness() const override { return checks; }
 
-  std::vector<std::string> problems;
+  std::vector<ReadinessCheck> checks;
 
  private:
   friend class FakePrefillRoom;

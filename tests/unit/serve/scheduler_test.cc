@@ -373,10 +373,10 @@ TEST(HttpApi, AnswersAboutItself) {
   EXPECT_EQ(decode.get("/v1/completions")->status(), 405);
   EXPECT_EQ(decode.post("/health", "")->status(), 405);
 
-  decode.transfer->problems = {"fence overdue"};
+  decode.transfer->checks = {{"threads", true, ""}, {"pages", false, "fence overdue"}};
   EXPECT_EQ(decode.get("/readyz")->status(), 503);
   EXPECT_THAT(decode.get("/health")->body(), HasSubstr("fence overdue"));
-  decode.transfer->problems.clear();
+  decode.transfer->checks.clear();
   decode.draining = true;
   EXPECT_THAT(decode.get("/readyz")->body(), HasSubstr("draining"));
   auto refused = decode.post("/v1/completions", body(1, "x"));
