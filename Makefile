@@ -20,6 +20,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2
 ARGS ?=
+HANDOFF_ARGS ?=
 PART ?=
 SEEDS ?= 0
 PEERS ?=
@@ -52,7 +53,7 @@ asan: asan-packages test-venv artefacts build/asan/build.ninja  ## Unit, conform
 	@$(call quantise,build/asan/kvferry)
 	@export UBSAN_OPTIONS=print_stacktrace=1; \
 	ctest --test-dir build/asan --output-on-failure --no-tests=error -j $(TEST_JOBS) \
-	      -L 'unit|conformance|e2e_asan'
+	      -L 'unit|conformance|hostile|e2e_asan'
 
 tsan: packages artefacts  ## Conformance, data plane, net and runtime tests under ThreadSanitizer
 	@$(SETUP)/packages.sh tsan
@@ -70,8 +71,15 @@ soak: build  ## Run ever more seeds of the simulator (SEEDS=N: at most so many n
 	@$(PYTHON) tools/soak.py --seeds $(SEEDS)
 
 # Installs the peers itself, one by one: one that can't be had leaves the others measurable.
-bench-peers: build  ## Compare both transports with other transfer layers in the same rounds
-	@$(PYTHON) bench/peers/bench_peers.py --kvferry $(KVFERRY) --peers "$(PEERS)" -- $(ARGS)
+# PEERS=sglang: whole rooms alone, without it also the transports; ARGS go to bench transfer,
+# HANDOFF_ARGS to bench handoff.
+bench-peers: build  ## Compare transports and whole rooms with other transfer layers in the same rounds
+	@code=0; \
+	$(if $(filter-out sglang,$(or $(PEERS),all)),$(PYTHON) bench/peers/bench_peers.py --kvferry $(KVFERRY) \
+	  --peers "$(filter-out sglang,$(PEERS))" -- $(ARGS) || code=1;) \
+	$(if $(filter sglang,$(or $(PEERS),sglang)),$(PYTHON) bench/peers/sglang_bench.py --kvferry $(KVFERRY) \
+	  -- $(HANDOFF_ARGS) || code=1;) \
+	exit $$code
 
 coverage: packages artefacts  ## Measure the coverage of core, wire and layout by their unit tests
 	@$(SETUP)/packages.sh coverage

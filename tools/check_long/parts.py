@@ -8,6 +8,8 @@ JOBS = os.environ.get("JOBS") or str(os.cpu_count())
 FUZZ_SECONDS = 60
 SIM_SEEDS = 20_000
 ASAN_SEEDS = 500
+HOSTILE_FRAMES = 1_000_000
+HOSTILE_TESTS = ("hostile_control_test", "hostile_lane_test")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +63,11 @@ PARTS = (
          (ARTEFACTS, _configured("release"), _build("release", "transport_conformance"),
           ["env", "KVFERRY_CONFORMANCE=long", "build/release/tests/conformance/transport_conformance",
            "--gtest_brief=1"])),
+    Part("hostile", f"{HOSTILE_FRAMES:,} damaged frames for each listener under AddressSanitizer and "
+         "UndefinedBehaviorSanitizer", ("build", "demo", "sanitize"),
+         (ARTEFACTS, _configured("asan"), _build("asan", *HOSTILE_TESTS),
+          *(["env", f"KVFERRY_HOSTILE_FRAMES={HOSTILE_FRAMES}", f"build/asan/tests/hostile/{test}",
+             "--gtest_brief=1"] for test in HOSTILE_TESTS))),
     Part("tsan", "everything that has threads under ThreadSanitizer", ("build", "demo", "tsan"),
          (ARTEFACTS, [sys.executable, "tools/tsan.py", "--jobs", JOBS])),
     Part("coverage", "lines and branches of core, wire and layout",
