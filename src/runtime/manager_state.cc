@@ -150,6 +150,12 @@ Status ManagerState::open_control_link() {
   link_ = std::move(*link);
   control_endpoint_ =
       advertised(link_->endpoint(), options_.advertise_host, options_.advertise_port);
+  if (control_endpoint_ == link_->endpoint()) {
+    log::info("control link at {}", control_endpoint_);
+  } else {
+    log::info("control link at {}, told to peers as {} (advertise_host, advertise_port)",
+              link_->endpoint(), control_endpoint_);
+  }
   return {};
 }
 

@@ -92,12 +92,14 @@ TEST(StatusTable, AnIdIsNeverReusedThoughItsPlaceIs) {
     next->clear(aborted());
     table.release(next->id);
     EXPECT_EQ(table.find(next->id), nullptr);
+    EXPECT_EQ(table.find_held(next->id), nullptr);
     EXPECT_EQ(table.read(next->id), KvPoll::kFailed);
     // A late word about the former owner reaches nobody.
     EXPECT_FALSE(next->end(KvPoll::kSuccess, std::nullopt));
   }
   EXPECT_EQ(first->load(), KvPoll::kBootstrapping);
   EXPECT_EQ(table.find(first->id), first);
+  EXPECT_EQ(table.find_held(first->id), first.get());
   EXPECT_EQ(table.open_handles(), 1U);
 }
 
