@@ -173,10 +173,10 @@ void BootstrapClient::refresh_keys() {
   }
 }
 
-void BootstrapClient::invalidate() {
+void BootstrapClient::invalidate(const std::string& endpoint) {
   std::lock_guard lock(mutex_);
   for (const auto& [address, worker] : workers_) {
-    worker->invalidate();
+    worker->invalidate(endpoint);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
@@ -17,8 +18,11 @@ constexpr Duration kViewInterval = milliseconds(50);
 // While a whole process is paused, the kernel goes on taking in what peers send; the link's own I/O
 // thread needs a moment to hand it over.
 constexpr Duration kPauseSettle = milliseconds(20);
-constexpr std::size_t kMaxLinkEvents = 4'096;
-constexpr std::size_t kMaxSettledEvents = 64 * kMaxLinkEvents;
+// What one turn takes in at most, so that a burst of calls or of full frames becomes many turns:
+// none keeps the link, the timers or a sleeping caller waiting for long.
+constexpr std::size_t kMaxCalls = 2'048;
+constexpr std::size_t kMaxLinkEvents = 64;
+constexpr std::size_t kMaxSettledEvents = 262'144;
 constexpr std::size_t kMaxRoomsShown = 256;
 constexpr std::size_t kMaxBrokenShown = 8;
 // After the last frame of a stop the sockets get so long to put it on the wire.
@@ -155,11 +159,13 @@ void Driver::turn() {
     throw std::runtime_error(verdict_);
   }
   now = monotonic_now();
+  std::size_t max_calls = kMaxCalls;
   if (now - last_turn_ > pause_threshold_) {
     settle_after_pause();
+    max_calls = std::numeric_limits<std::size_t>::max();
     now = monotonic_now();
   }
-  gather(now);
+  gather(max_calls);
   note_owners_cleared();
   const bool eventful = !events_.empty();
   parts_.protocol.step(now, events_, sink_);
@@ -191,8 +197,8 @@ void Driver::settle_after_pause() {
 
 // Completions first, then calls, then frames: a landing is reported before its writer can say Done,
 // and a room is opened before the frame that answers it.
-void Driver::gather(Instant) {
-  parts_.mailbox.drain(events_);
+void Driver::gather(std::size_t max_calls) {
+  parts_.mailbox.drain(events_, max_calls);
   if (!carried_.empty()) {
     events_.insert(events_.end(), std::make_move_iterator(carried_.begin()),
                    std::make_move_iterator(carried_.end()));
@@ -238,7 +244,7 @@ void Driver::add_link_event(net::LinkLost&& lost) {
       break;
   }
   events_.emplace_back(core::LinkDown{lost.peer, why});
-  parts_.bootstrap.invalidate();
+  sink_.doubt(lost.peer);
 }
 
 void Driver::add_link_event(net::LinkStranger&& stranger) {

@@ -73,7 +73,7 @@ class Driver {
   void run();
   void turn();
   Duration time_to_wait(Instant now) const;
-  void gather(Instant now);
+  void gather(std::size_t max_calls);
   void settle_after_pause();
   void add_link_events();
   void add_link_event(net::LinkFrame&& frame);

@@ -20,7 +20,7 @@ bool concerns_address(FailureCode code) {
 }  // namespace
 
 void DriverSink::publish_status(std::uint64_t owner, KvPoll status) {
-  if (const auto cell = parts_.table.find(owner); cell != nullptr) {
+  if (StatusCell* const cell = parts_.table.find_held(owner); cell != nullptr) {
     news_ = cell->advance(status) || news_;
   }
 }
@@ -29,10 +29,10 @@ bool DriverSink::publish_terminal(std::uint64_t owner, KvPoll status,
                                   const std::optional<Failure>& failure) {
   if (failure && concerns_address(failure->code)) {
     // Before the caller sees it, so that the room it opens next is resolved anew.
-    parts_.bootstrap.invalidate();
+    parts_.bootstrap.invalidate(failure->peer);
   }
   // No cell: the caller cleared the handle, which had ended the room first.
-  const auto cell = parts_.table.find(owner);
+  StatusCell* const cell = parts_.table.find_held(owner);
   if (cell == nullptr || !cell->end(status, failure)) {
     return false;
   }
@@ -41,19 +41,19 @@ bool DriverSink::publish_terminal(std::uint64_t owner, KvPoll status,
 }
 
 void DriverSink::publish_attempt(core::ReceiverId receiver, AttemptId attempt) {
-  if (const auto cell = parts_.table.find(receiver.value()); cell != nullptr) {
+  if (StatusCell* const cell = parts_.table.find_held(receiver.value()); cell != nullptr) {
     cell->attempt.store(attempt.value(), std::memory_order_release);
   }
 }
 
 void DriverSink::publish_prefix(SenderId sender, std::uint32_t decode_prefix_pages) {
-  if (const auto cell = parts_.table.find(sender.value()); cell != nullptr) {
+  if (StatusCell* const cell = parts_.table.find_held(sender.value()); cell != nullptr) {
     cell->prefix_pages.store(decode_prefix_pages, std::memory_order_release);
   }
 }
 
 void DriverSink::publish_landed_bytes(SenderId sender, std::uint64_t bytes) {
-  if (const auto cell = parts_.table.find(sender.value()); cell != nullptr) {
+  if (StatusCell* const cell = parts_.table.find_held(sender.value()); cell != nullptr) {
     cell->landed_bytes.store(bytes, std::memory_order_release);
   }
 }
@@ -69,7 +69,13 @@ void DriverSink::resolve_prefill(core::ResolvePrefill query) {
   parts_.bootstrap.resolve(std::move(query));
 }
 
+void DriverSink::doubt(PeerId peer) {
+  const auto found = dialled_.find(peer);
+  parts_.bootstrap.invalidate(found == dialled_.end() ? std::string() : found->second);
+}
+
 void DriverSink::dial_peer(core::DialPeer dial) {
+  dialled_[dial.peer] = dial.address.endpoint;
   const Status status = parts_.link.dial(dial.peer, dial.address);
   if (!status) {
     note(fmt::format("dialling {}: {}", dial.address.endpoint, status.error().what));
@@ -79,7 +85,8 @@ void DriverSink::dial_peer(core::DialPeer dial) {
 
 void DriverSink::hang_up(PeerId peer) {
   parts_.link.hang_up(peer);
-  parts_.bootstrap.invalidate();
+  doubt(peer);
+  dialled_.erase(peer);
 }
 
 void DriverSink::send_frame(core::SendFrame send) {

@@ -61,6 +61,8 @@ class DriverSink final : public core::ActionSink {
   bool take_news() { return std::exchange(news_, false); }
   std::uint64_t frames_sent() const { return frames_sent_; }
   const Counters& counters() const { return counters_; }
+  // The connection with the peer is over: what the registries say of its address is doubtful.
+  void doubt(PeerId peer);
 
  private:
   Parts parts_;
@@ -68,6 +70,7 @@ class DriverSink final : public core::ActionSink {
   Counters counters_;
   bool news_ = false;
   std::uint64_t frames_sent_ = 0;
+  std::unordered_map<PeerId, std::string> dialled_;  // endpoints
   Instant note_window_{};
   std::uint32_t notes_in_window_ = 0;
   std::uint64_t notes_suppressed_ = 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -46,7 +47,7 @@ Status Mailbox::push(core::Event event) {
     if (closed_) {
       return tl::unexpected(*closed_);
     }
-    if (limited_calls_ >= max_queued_calls_) {
+    if (limited_calls_ + limited_backlog_ >= max_queued_calls_) {
       return fail(FailureCode::kQueueFull,
                   fmt::format("max_queued_calls = {} calls wait for the control thread",
                               max_queued_calls_));
@@ -173,7 +174,7 @@ void Mailbox::session_torn_down(SessionEpoch session) noexcept {
                                   [&](core::SessionTornDown& event) { event.session = session; });
 }
 
-void Mailbox::drain(std::vector<core::Event>& events) {
+void Mailbox::drain(std::vector<core::Event>& events, std::size_t max_calls) {
   events.clear();
   signal_.lower();
   {
@@ -182,10 +183,28 @@ void Mailbox::drain(std::vector<core::Event>& events) {
     lane_failures_ = 0;
   }
   std::lock_guard lock(calls_mutex_);
-  events.insert(events.end(), std::make_move_iterator(calls_.begin()),
-                std::make_move_iterator(calls_.end()));
-  calls_.clear();
-  limited_calls_ = 0;
+  for (std::size_t room = max_calls; room > 0;) {
+    if (backlog_next_ == backlog_.size()) {
+      backlog_.clear();
+      backlog_next_ = 0;
+      backlog_.swap(calls_);
+      limited_backlog_ = std::exchange(limited_calls_, 0);
+      if (backlog_.empty()) {
+        break;
+      }
+    }
+    const std::size_t taken = std::min(room, backlog_.size() - backlog_next_);
+    const auto first = backlog_.begin() + static_cast<std::ptrdiff_t>(backlog_next_);
+    events.insert(events.end(), std::make_move_iterator(first),
+                  std::make_move_iterator(first + static_cast<std::ptrdiff_t>(taken)));
+    backlog_next_ += taken;
+    room -= taken;
+  }
+  if (backlog_next_ < backlog_.size() || !calls_.empty()) {
+    signal_.raise();
+  } else {
+    limited_backlog_ = 0;
+  }
 #ifdef KVFERRY_LAB
   driver_ = std::this_thread::get_id();
   ++drains_;

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -61,8 +62,10 @@ class Mailbox final : public data_plane::CompletionSink {
 
   // --- the driver ---
   int wake_fd() const { return signal_.fd(); }
-  // Replaces events by everything queued: completions first, then calls, each in order of arrival.
-  void drain(std::vector<core::Event>& events);
+  // Replaces events by what is queued: all completions, then at most max_calls calls, each in order
+  // of arrival. With more calls the descriptor stays readable: they come with the next call.
+  void drain(std::vector<core::Event>& events,
+             std::size_t max_calls = std::numeric_limits<std::size_t>::max());
 
  private:
   Mailbox(std::size_t max_queued_calls, EventFd signal);
@@ -79,7 +82,8 @@ class Mailbox final : public data_plane::CompletionSink {
 
   std::mutex calls_mutex_;
   std::vector<core::Event> calls_;
-  std::size_t limited_calls_ = 0;  // of calls_, those that count against the limit
+  std::size_t limited_calls_ = 0;    // of calls_, those that count against the limit
+  std::size_t limited_backlog_ = 0;  // of backlog_, the same, until the last of it was taken
   std::optional<Failure> closed_;
 #ifdef KVFERRY_LAB
   std::condition_variable drained_;
@@ -87,6 +91,10 @@ class Mailbox final : public data_plane::CompletionSink {
   std::size_t waiting_calls_ = 0;
   std::thread::id driver_;
 #endif
+
+  // The driver's own: what was taken from calls_ and is still to come.
+  std::vector<core::Event> backlog_;
+  std::size_t backlog_next_ = 0;
 
   std::mutex completions_mutex_;
   std::vector<core::Event> completions_;

@@ -92,6 +92,7 @@ void add_registries(Samples& samples, const RegistryCounters& counters) {
   samples.counter("registration_failures_total", counters.registration_failures);
   samples.counter("registry_lookups_total", counters.lookups);
   samples.counter("registry_lookup_failures_total", counters.lookup_failures);
+  samples.counter("registry_recalled_total", counters.recalled);
   samples.counter("registry_forged_rows_total", counters.forged_rows);
   samples.counter("registry_malformed_rows_total", counters.malformed_rows);
 }

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/crypto.h"
+#include "base/runtime_guards.h"
 #include "runtime/json.h"
 #include "runtime/prefill_choice.h"
 
@@ -21,6 +22,8 @@ constexpr Duration kMinPause = milliseconds(50);
 constexpr Duration kMaxLookupPause = milliseconds(500);
 constexpr Duration kMaxPairsInterval = milliseconds(1'000);
 constexpr const char* kTarget = "/v1/ranks";
+// What is asked for by whoever will never register again; the registry grants no more.
+constexpr std::uint32_t kForEverMs = 3'600'000;
 
 // A refusal of this kind stays until somebody changes something.
 bool is_final(int http_status) { return http_status == 401 || http_status == 409; }
@@ -80,6 +83,15 @@ bool RegistryWorker::add_query(core::ResolvePrefill query, Answer answer) {
   if (waiting_ + incoming_.size() >= config_.max_queries) {
     return false;
   }
+  if (silent_) {
+    if (auto rows = recall(query)) {
+      refresh_requested_ = true;
+      changed_.notify_one();
+      lock.unlock();
+      answer(std::move(rows));
+      return true;
+    }
+  }
   incoming_.push_back(Query{std::move(query), std::move(answer), deadline,
                             Failure{FailureCode::kBootstrapFailed, FailureWhere::kPath,
                                     fmt::format("registry {} was not reached in {} ms",
@@ -103,9 +115,14 @@ void RegistryWorker::request_refresh() {
   changed_.notify_one();
 }
 
-void RegistryWorker::invalidate() {
+void RegistryWorker::invalidate(const std::string& endpoint) {
   std::lock_guard lock(mutex_);
   invalidated_ = true;
+  if (endpoint.empty()) {
+    last_rows_.reset();
+  } else if (last_rows_ != nullptr) {
+    doubted_.insert(endpoint);
+  }
 }
 
 RegistryWorker::Registration RegistryWorker::registration() const {
@@ -244,9 +261,10 @@ core::RegistryRow RegistryWorker::signed_row() {
 }
 
 void RegistryWorker::register_self() {
+  const std::uint32_t lease_ms =
+      has_guard(RuntimeGuard::kRegistersAgain) ? config_.lease_ms : kForEverMs;
   const Result<net::HttpResponse> response =
-      ask("PUT", kTarget, encode_registration({signed_row(), config_.lease_ms}),
-          config_.try_timeout_ms);
+      ask("PUT", kTarget, encode_registration({signed_row(), lease_ms}), config_.try_timeout_ms);
   if (!response) {
     registration_failed(response.error(), false);
     return;
@@ -260,7 +278,9 @@ void RegistryWorker::register_self() {
   register_pause_ = {};
   registered_ = true;
   registered_at_ = now;
-  register_at_ = now + jittered(milliseconds(config_.lease_ms) / 3);
+  register_at_ = has_guard(RuntimeGuard::kRegistersAgain)
+                     ? now + jittered(milliseconds(config_.lease_ms) / 3)
+                     : Instant::max();
   // A renewal is the occasion to learn of keys that came and went.
   refresh_wanted_ = true;
   std::lock_guard lock(mutex_);
@@ -339,6 +359,25 @@ void RegistryWorker::look_up() {
   lookup_not_before_ = now + jittered(lookup_pause_);
 }
 
+// Out of what the registry said last; under the mutex. A row that is out of date does no harm: a
+// peer proves its key and its incarnation.
+Result<std::vector<core::PeerRow>> RegistryWorker::recall(
+    const core::ResolvePrefill& question) const {
+  const auto unknown =
+      fail(FailureCode::kBootstrapFailed, "", FailureWhere::kPath, config_.address);
+  if (last_rows_ == nullptr) {
+    return unknown;
+  }
+  auto rows = choose_prefill(*last_rows_, question);
+  if (!rows || std::any_of(rows->begin(), rows->end(), [this](const core::PeerRow& row) {
+        return doubted_.contains(row.address.endpoint);
+      })) {
+    return unknown;
+  }
+  counters_.recalled.fetch_add(1, std::memory_order_relaxed);
+  return rows;
+}
+
 void RegistryWorker::lookup_failed(const Failure& cause, bool final) {
   counters_.lookup_failures.fetch_add(1, std::memory_order_relaxed);
   const Instant now = monotonic_now();
@@ -350,6 +389,19 @@ void RegistryWorker::lookup_failed(const Failure& cause, bool final) {
       query.deadline = now;
     }
   }
+  if (final) {
+    return;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    silent_ = true;
+    for (Query& query : queries_) {
+      if (auto rows = recall(query.question)) {
+        answer(query, std::move(rows));
+      }
+    }
+  }
+  drop_answered();
 }
 
 void RegistryWorker::use_rows(std::vector<core::RegistryRow> rows, Instant now) {
@@ -367,11 +419,17 @@ void RegistryWorker::use_rows(std::vector<core::RegistryRow> rows, Instant now) 
   }
   // Before any answer goes out: the peers that a room learns of dial back with these keys.
   keys_.update(config_.address, keys, now);
+  {
+    std::lock_guard lock(mutex_);
+    last_rows_ = std::make_shared<const std::vector<core::RegistryRow>>(rows);
+    doubted_.clear();
+    silent_ = false;
+  }
   rows_ = std::move(rows);
   rows_at_ = now;
   rows_usable_ = true;
   refresh_wanted_ = false;
-  if (registered_ && !own_row) {
+  if (registered_ && !own_row && has_guard(RuntimeGuard::kRegistersAgain)) {
     // The registry restarted empty: do not wait for the next renewal.
     register_at_ = std::min(register_at_, std::max(now, registered_at_ + kRefreshInterval));
   }

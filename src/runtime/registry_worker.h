@@ -7,8 +7,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +32,7 @@ struct RegistryCounters {
   std::atomic<std::uint64_t> registration_failures{0};
   std::atomic<std::uint64_t> lookups{0};
   std::atomic<std::uint64_t> lookup_failures{0};
+  std::atomic<std::uint64_t> recalled{0};  // answers out of what a silent registry had said before
   std::atomic<std::uint64_t> forged_rows{0};
   std::atomic<std::uint64_t> malformed_rows{0};
 };
@@ -69,8 +72,9 @@ class RegistryWorker {
   void want_pairs();
   // Looks again, at most every 200 ms.
   void request_refresh();
-  // What was seen before answers no query any more.
-  void invalidate();
+  // What was seen before answers no query any more while the registry does; and while it does not,
+  // none that concerns this endpoint (empty: unknown).
+  void invalidate(const std::string& endpoint);
   struct Registration {
     bool ever = false;     // this registry has accepted this rank once
     bool refused = false;  // its last answer was a refusal that waiting does not cure
@@ -98,6 +102,7 @@ class RegistryWorker {
   void register_self();
   void registration_failed(Failure cause, bool refused);
   void look_up();
+  Result<std::vector<core::PeerRow>> recall(const core::ResolvePrefill& question) const;
   void lookup_failed(const Failure& cause, bool final);
   Result<std::vector<core::RegistryRow>> fetch_rows(bool& final);
   void use_rows(std::vector<core::RegistryRow> rows, Instant now);
@@ -123,6 +128,11 @@ class RegistryWorker {
   std::size_t waiting_ = 0;  // in queries_, as of the thread's last turn
   bool refresh_requested_ = false;
   bool invalidated_ = false;
+  // While the registry does not answer: what it said last. Sessions outlive it, and a room between
+  // peers that have one must not wait for it.
+  std::shared_ptr<const std::vector<core::RegistryRow>> last_rows_;
+  std::set<std::string> doubted_;  // endpoints lost since then
+  bool silent_ = false;            // the last look-up failed
   bool pairs_wanted_ = false;
   bool stopping_ = false;
   Registration registration_;

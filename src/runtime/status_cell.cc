@@ -191,6 +191,14 @@ std::shared_ptr<StatusCell> StatusTable::find(std::uint64_t id) const {
   return cell != nullptr && cell->id == id ? cell : nullptr;
 }
 
+// While the place's word names the id nobody writes the place: open() takes free ones only, and
+// this thread is the one that would free it.
+StatusCell* StatusTable::find_held(std::uint64_t id) const {
+  const std::size_t slot = slot_of(id);
+  const bool is_held = (words_[slot].load(std::memory_order_acquire) >> kIdShift) == id;
+  return is_held ? cells_[slot].get() : nullptr;
+}
+
 KvPoll StatusTable::read(std::uint64_t id) { return read_word(words_[slot_of(id)], id); }
 
 void StatusTable::read_many(std::span<const std::uint64_t> ids, std::span<KvPoll> statuses) {

@@ -104,6 +104,9 @@ class StatusTable {
   void release(std::uint64_t id);
 
   std::shared_ptr<StatusCell> find(std::uint64_t id) const;
+  // As find() without lock and count, for the one thread that calls release() and that heard of the
+  // id from who opened it; the cell stays at least until that thread releases it.
+  StatusCell* find_held(std::uint64_t id) const;
   // As StatusCell::load() and read(), without touching the cell.
   KvPoll read(std::uint64_t id);
   void read_many(std::span<const std::uint64_t> ids, std::span<KvPoll> statuses);

@@ -293,6 +293,34 @@ TEST_F(BootstrapClientTest, StopsWhileARegistryHangs) {
   ::close(listener);
 }
 
+// A registry that is away is no reason for rooms between peers that have a session to fail.
+TEST_F(BootstrapClientTest, ASilentRegistrysLastWordHoldsForPeersThatAreNotLost) {
+  put(prefill(0, 1, 1));
+  options_.http_total_timeout_ms = 60'000;
+  start_client();
+  const std::string address = server_->address();
+  ASSERT_TRUE(resolve(address, "").rows);
+  server_.reset();
+  client_->invalidate("decode:9");  // somebody else's connection broke
+  const auto recalled = resolve(address, "");
+  ASSERT_TRUE(recalled.rows) << recalled.rows.error().what;
+  EXPECT_EQ(recalled.rows->front().address.endpoint, "prefill:0");
+  EXPECT_GE(client_->counters().recalled, 1U);
+}
+
+TEST_F(BootstrapClientTest, ALostPeersRowIsNotRecalled) {
+  put(prefill(0, 1, 1));
+  start_client();
+  const std::string address = server_->address();
+  ASSERT_TRUE(resolve(address, "").rows);
+  server_.reset();
+  client_->invalidate("prefill:0");
+  const auto refused = resolve(address, "");
+  ASSERT_FALSE(refused.rows);
+  EXPECT_EQ(refused.rows.error().code, FailureCode::kBootstrapFailed);
+  EXPECT_EQ(client_->counters().recalled, 0U);
+}
+
 // Two registries of one fleet: the second one stands in for the first.
 class TwoRegistries : public BootstrapClientTest {
  protected:

@@ -43,6 +43,40 @@ TEST(Mailbox, AFullQueueIsAValueAndNothingOwedIsRefused) {
   EXPECT_TRUE(mailbox->push(opened(3)));
 }
 
+TEST(Mailbox, AtMostSoManyCallsComeAtOnceAndTheRestKeepsItsOrderAndCounts) {
+  const auto mailbox = make(3);
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    EXPECT_TRUE(mailbox->push(opened(id)));
+  }
+  std::vector<core::Event> events;
+  std::uint64_t next = 1;
+  const auto take = [&](std::size_t count) {
+    mailbox->drain(events, 2);
+    EXPECT_EQ(events.size(), count);
+    for (const core::Event& event : events) {
+      EXPECT_EQ(std::get<core::SenderOpened>(event).sender, SenderId(next++));
+    }
+  };
+  take(2);
+  // The third waits: it is announced, and it counts until it was taken.
+  EXPECT_TRUE(readable(mailbox->wake_fd()));
+  EXPECT_FALSE(mailbox->push(opened(4)));
+  mailbox->fence_done(GrantId(1));
+  mailbox->drain(events, 0);
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<core::FenceCompleted>(events[0]));
+  take(1);
+  EXPECT_FALSE(readable(mailbox->wake_fd()));
+  for (std::uint64_t id = 4; id <= 6; ++id) {
+    EXPECT_TRUE(mailbox->push(opened(id)));
+  }
+  EXPECT_FALSE(mailbox->push(opened(7)));
+  take(2);
+  take(1);
+  EXPECT_TRUE(mailbox->push(opened(7)));
+  take(1);
+}
+
 TEST(Mailbox, ATeardownNamesItsSession) {
   const auto mailbox = make(2);
   mailbox->session_torn_down(SessionEpoch(7));
