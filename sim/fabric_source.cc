@@ -225,6 +225,15 @@ void FabricSource::target_gone(ProcessKey target, SessionEpoch epoch) {
   watch_reachability(epoch);
 }
 
+// Its target had closed the session, and died before its threads came round to what was under way.
+void FabricSource::end_unserved(SessionEpoch epoch) {
+  for (const std::uint64_t number : frames_of(epoch)) {
+    if (Frame* frame = context_.find(number); frame != nullptr && frame->departed > 0) {
+      receiver_->lane_lost(*frame);
+    }
+  }
+}
+
 // --- queue ---
 
 void FabricSource::post(ProcessKey source, const core::PostWrites& post) {
@@ -475,6 +484,9 @@ void FabricSource::leave_lane(Session& session, const Frame& frame) {
 
 void FabricSource::process_died(ProcessKey process) {
   for (auto& [epoch, session] : sessions_) {
+    if (session.target == process && !session.target_open) {
+      end_unserved(epoch);
+    }
     target_gone(process, epoch);
     if (session.source != process) {
       continue;

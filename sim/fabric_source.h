@@ -86,6 +86,7 @@ class FabricSource final : public FrameListener {
   Session* find(SessionEpoch epoch);
   bool is_given_up(const Session& session, const WriteName& name) const;
   Instant now() const;
+  void end_unserved(SessionEpoch epoch);
   void say(const Session& session, SessionEpoch epoch, Words words, bool twice = false);
   void fail_lane(ProcessKey process, SessionEpoch epoch, const char* what, bool all_lanes);
   void watch_reachability(SessionEpoch epoch);
