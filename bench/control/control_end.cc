@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
 #include <optional>
 #include <zmq.hpp>
 
@@ -42,7 +43,6 @@ class LinkEnd final : public ControlEnd {
   Status connect(const std::string& address) override {
     peer_ = split(address);
     const Instant end = monotonic_now() + kConnectPatience;
-    std::vector<ControlFrame> early;
     while (!is_connected_) {
       if (monotonic_now() >= end) {
         return fail(FailureCode::kPeerUnreachable, "the control link does not connect");
@@ -52,7 +52,7 @@ class LinkEnd final : public ControlEnd {
         if (Status dialled = link_->dial(kPeer, peer_); !dialled) return dialled;
         is_dialling_ = true;
       }
-      if (Status received = receive(std::chrono::milliseconds(5), -1, early); !received) {
+      if (Status received = turn(std::chrono::milliseconds(5), -1, early_); !received) {
         return received;
       }
     }
@@ -69,6 +69,17 @@ class LinkEnd final : public ControlEnd {
 
   Status receive(std::chrono::milliseconds patience, int wake_fd,
                  std::vector<ControlFrame>& frames) override {
+    if (early_.empty()) return turn(patience, wake_fd, frames);
+    frames.insert(frames.end(), std::make_move_iterator(early_.begin()),
+                  std::make_move_iterator(early_.end()));
+    early_.clear();
+    return {};
+  }
+
+ private:
+  LinkEnd() = default;
+
+  Status turn(std::chrono::milliseconds patience, int wake_fd, std::vector<ControlFrame>& frames) {
     events_.clear();
     link_->wait(patience, wake_fd, events_);
     for (net::LinkEvent& event : events_) {
@@ -84,13 +95,11 @@ class LinkEnd final : public ControlEnd {
     return {};
   }
 
- private:
-  LinkEnd() = default;
-
   const net::CurveKeys keys_ = net::CurveKeys::generate();
   PeerAddress peer_;
   bool is_dialling_ = false;
   bool is_connected_ = false;
+  std::vector<ControlFrame> early_;  // came while this end was still connecting
   std::unique_ptr<net::ControlLink> link_;
   std::vector<net::LinkEvent> events_;
 };

@@ -60,6 +60,7 @@ std::vector<Figure> judge_control(const std::vector<ControlRow>& rows) {
   std::vector<Figure> goals;
   for (const ControlRow& row : rows) {
     if (row.engine != kLinkName) continue;
+    if (row.window > 1 && row.bytes < kJoinedBytes) continue;
     goals.push_back({row.engine,
                      fmt::format("{} bytes, {} under way: messages by those of {}", row.bytes,
                                  row.window, kPlainCurveName),

@@ -52,12 +52,14 @@ Options options_of(const HandoffSetup& setup) {
   Options options;
   options.bootstrap_addresses = {setup.registry.data()};
   options.curve = setup.curve != 0;
+  if (setup.bootstrap_timeout_ms > 0) options.bootstrap_timeout_ms = setup.bootstrap_timeout_ms;
   // A side may be a whole set of lanes ahead of the other.
   const std::uint32_t rooms = setup.lanes * 2;
   options.max_rooms = std::max(options.max_rooms, rooms);
   options.max_unopened_grants = std::max(options.max_unopened_grants, rooms);
   options.max_ended_senders = std::max(options.max_ended_senders, rooms);
   options.max_grant_slots = std::max(options.max_grant_slots, rooms);
+  options.max_tombstones = std::max(options.max_tombstones, rooms);
   options.max_queued_calls = std::max(options.max_queued_calls, rooms * 4);
   options.max_queued_messages = std::max(options.max_queued_messages, rooms * 2);
   if (!is_null(setup)) options.transport = setup.transport.data();

@@ -30,6 +30,7 @@ struct HandoffSetup {
   std::uint32_t layers = 2;
   std::uint32_t item_bytes = 256;  // of a page in one region; a multiple of kItemUnit
   std::uint32_t curve = 1;
+  std::uint32_t bootstrap_timeout_ms = 0;  // 0: the default
 };
 inline constexpr std::uint32_t kItemUnit = 32;
 inline constexpr std::string_view kNullName = "null";

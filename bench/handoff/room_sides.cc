@@ -17,8 +17,8 @@ std::string text_of(const std::optional<Failure>& failure) {
 
 PrefillSide::PrefillSide(KvManager& manager, RoomMemory& memory, const HandoffSetup& setup,
                          const HandoffOrder& order)
-    : manager_(manager), memory_(memory), setup_(setup), order_(order), lanes_(setup.lanes) {
-  for (std::uint32_t lane = 0; lane < setup.lanes; ++lane) {
+    : manager_(manager), memory_(memory), setup_(setup), order_(order), lanes_(order.concurrency) {
+  for (std::uint32_t lane = 0; lane < order.concurrency; ++lane) {
     lanes_[lane].pages = memory.pages_of(lane);
   }
 }
@@ -52,8 +52,8 @@ DecodeSide::DecodeSide(KvManager& manager, RoomMemory& memory, const HandoffSetu
       setup_(setup),
       order_(order),
       registry_(setup.registry.data()),
-      lanes_(setup.lanes) {
-  for (std::uint32_t lane = 0; lane < setup.lanes; ++lane) {
+      lanes_(order.concurrency) {
+  for (std::uint32_t lane = 0; lane < order.concurrency; ++lane) {
     lanes_[lane].pages = memory.pages_of(lane);
   }
 }

@@ -12,6 +12,7 @@ or {"error": text}. Ends with `quit` or its input.
 """
 
 import argparse
+import collections
 import ctypes
 import json
 import logging
@@ -20,6 +21,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 
 PAGES_PER_ROOM = 3
@@ -28,8 +30,11 @@ LAYERS = 2
 PAGE_TOKENS = 16
 AUX_BYTES = (64, 64, 64, 64, 512, 512, 64)  # by SGLang's buffers; the room number comes last
 START_SECONDS = 30
-ROOM_SECONDS = 120
+ROOM_SECONDS = 60
 IDLE_SECONDS = 0.0002
+# SGLang's transfer thread looks once more at a room after it has told of its success, and dies when the
+# room was cleared meanwhile; so a sender is cleared a while after its end.
+CLEAR_SECONDS = 2
 PR_SET_PDEATHSIG = 1
 
 
@@ -50,6 +55,9 @@ class Engine:
         from sglang.srt.disaggregation.utils import DisaggregationMode
         from sglang.srt.server_args import ServerArgs
         self.poll_values = KVPoll
+        self.ended = collections.deque()  # (when, handle), to be cleared
+        self.dead_thread = None
+        threading.excepthook = self.note_dead_thread
         if role == "prefill":
             self.server = self.sglang.MooncakeKVBootstrapServer("127.0.0.1", port)
             self.await_server(port)
@@ -121,6 +129,14 @@ class Engine:
         else:
             handle.send_metadata(self.pages[slot], slot)
 
+    def note_dead_thread(self, what):
+        self.dead_thread = f"{what.thread.name if what.thread else 'a thread'}: {what.exc_value}"
+
+    def clear_ended(self, now):
+        wait = CLEAR_SECONDS if self.role == "prefill" else 0
+        while self.ended and now - self.ended[0][0] >= wait:
+            self.ended.popleft()[1].clear()
+
     def run(self, first, rooms, concurrency):
         status = self.poll_values
         free, live, latencies, failed = list(range(concurrency)), {}, [], 0
@@ -142,9 +158,12 @@ class Engine:
                     moved = True
                     latencies.append(time.perf_counter() - opened)
                     failed += polled == status.Failed
-                    handle.clear()
+                    self.ended.append((time.perf_counter(), handle))
                     del live[room]
                     free.append(slot)
+            self.clear_ended(time.perf_counter())
+            if self.dead_thread:
+                raise PeerError(f"{self.role}: a thread of SGLang died: {self.dead_thread}")
             if not moved:
                 if time.perf_counter() >= end:
                     raise PeerError(f"{self.role}: {len(live)} rooms do not end")

@@ -32,8 +32,9 @@ class ControlInvocation final : public Invocation {
     add_seconds(settings, "seconds", options_.seconds, "measured in each turn");
     settings.flag("check", check_,
                   fmt::format("exit with 1 unless the link passes at least {} of the messages that "
-                              "plain sockets with CURVE pass",
-                              bench::kLeastOfCurve));
+                              "plain sockets with CURVE pass: one at a time, and under load those "
+                              "of {} bytes and more",
+                              bench::kLeastOfCurve, bench::kJoinedBytes));
     settings.optional_text("json", "FILE", "-", json_,
                            "write the figures there as JSON; -: stdout");
   }

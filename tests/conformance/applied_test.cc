@@ -328,6 +328,10 @@ TEST_P(SlowProducer, PostedBeforeItsSignalTheChunkIsCaughtIncomplete) {
 // Addresses that are no longer, or not yet, or never were those of registered memory.
 class BadAddress : public testing::TestWithParam<Case> {
  protected:
+  // A page that no test looks at before something lands there: in one process ThreadSanitizer can't
+  // see that a look comes before a copy through a ring.
+  static constexpr std::uint32_t kUnseen = 5;
+
   BadAddress() : rig_(GetParam()) { rig_.open(kSession); }
 
   std::uint64_t refused_at_target() {
@@ -376,7 +380,7 @@ class BadAddress : public testing::TestWithParam<Case> {
 };
 
 TEST_P(BadAddress, NeverRegistered) {
-  rig_.grant(1, kSession, 0, 1, {0, 1});
+  rig_.grant(1, kSession, 0, 1, {0, 1, kUnseen});
   Write write = rig_.write(0, 1, 0, 1);
   write.target_region = RegionId(rig_.shape().regions);
   expect_refused(write);
@@ -387,40 +391,40 @@ TEST_P(BadAddress, NeverRegistered) {
   write.source_region = RegionId(rig_.shape().regions);
   EXPECT_EQ(rig_.send(kSession, write), WriteOutcome::kRefused) << "its source can't be read";
   expect_nothing_written(write);
-  expect_lands(rig_.write(0, 1, 0, 1));
+  expect_lands(rig_.write(0, 1, 0, kUnseen));
 }
 
 TEST_P(BadAddress, FreedAtTheTarget) {
-  rig_.grant(1, kSession, 0, 1, {0, 1});
+  rig_.grant(1, kSession, 0, 1, {0, 1, kUnseen});
   expect_lands(rig_.write(0, 1, 0, 0));
   ASSERT_NO_FATAL_FAILURE(take_back(1));
   ASSERT_NO_FATAL_FAILURE(free_target());
   expect_refused(rig_.write(0, 1, 0, 1));
-  rig_.grant(2, kSession, 0, 2, {0, 1});
+  rig_.grant(2, kSession, 0, 2, {0, 1, kUnseen});
   expect_refused(rig_.write(0, 2, 0, 1));
 }
 
 TEST_P(BadAddress, FreedAtTheSource) {
-  rig_.grant(1, kSession, 0, 1, {0, 1});
+  rig_.grant(1, kSession, 0, 1, {0, 1, kUnseen});
   ASSERT_TRUE(rig_.source().unregister_regions(Unregister::kRefuseWhileUsed));
   const Write write = rig_.write(0, 1, 0, 1);
   EXPECT_EQ(rig_.send(kSession, write), WriteOutcome::kRefused);
   expect_nothing_written(write);
   ASSERT_TRUE(rig_.source().register_regions(rig_.source_pool().regions()));
-  expect_lands(rig_.write(0, 1, 0, 1));
+  expect_lands(rig_.write(0, 1, 0, kUnseen));
 }
 
 TEST_P(BadAddress, RegisteredAgain) {
-  rig_.grant(1, kSession, 0, 1, {0, 1});
+  rig_.grant(1, kSession, 0, 1, {0, 1, kUnseen});
   expect_lands(rig_.write(0, 1, 0, 0));
   ASSERT_NO_FATAL_FAILURE(take_back(1));
   ASSERT_NO_FATAL_FAILURE(free_target());
   ASSERT_NO_FATAL_FAILURE(register_target());
   expect_refused(rig_.write(0, 1, 0, 1));
-  rig_.grant(2, kSession, 0, 2, {1});
+  rig_.grant(2, kSession, 0, 2, {1, kUnseen});
   expect_refused(rig_.write(0, 1, 0, 1));
   expect_refused(rig_.write(0, 2, 0, 0));
-  expect_lands(rig_.write(0, 2, 0, 1));
+  expect_lands(rig_.write(0, 2, 0, kUnseen));
 }
 
 std::vector<Case> simple_cases() {

@@ -133,6 +133,11 @@ class RecordingSink final : public CompletionSink {
   bool wait_fence(std::uint64_t grant) {
     return wait([&](const State& state) { return state.fences.contains(grant); });
   }
+  // What was recorded so far; for long runs, in which it would be most of the memory.
+  void forget() {
+    std::lock_guard lock(mutex_);
+    state_ = {};
+  }
   State snapshot() {
     std::lock_guard lock(mutex_);
     return state_;

@@ -50,6 +50,16 @@ TEST(Results, GoalsAreMetAtTheirRatioAndMissedBelow) {
   EXPECT_FALSE(missed[0].is_met);
 }
 
+TEST(Results, DigestsAreComparedWithTheSameTransportAndNotJudged) {
+  const std::vector<Series> all = {series("raw-stream", {2, 2}), series("tcp", {2, 2}),
+                                   series("tcp+digests", {1, 1})};
+  const auto rows = make_rows(all);
+  EXPECT_EQ(rows[2].reference, "tcp");
+  EXPECT_DOUBLE_EQ(rows[2].ratio, 0.5);
+  EXPECT_NE(find(check_goals(all), "tcp at"), nullptr);
+  EXPECT_EQ(find(check_goals(all), "tcp+digests"), nullptr);
+}
+
 TEST(Results, AGoalWithoutItsReferenceOrItsFiguresIsMissed) {
   EXPECT_FALSE(check_goals({series("tcp", {2, 2, 2})}).at(0).is_met);
   EXPECT_FALSE(check_goals({series("raw-stream", {2}), series("tcp", {})}).at(0).is_met);
