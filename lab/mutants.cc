@@ -105,6 +105,8 @@ std::optional<Words> words_of(Guard missing) {
     case Guard::kCellDecides:
       return Words{"success-past-cell", "Success goes on though the caller's cell failed."};
     // --- both ---
+    case Guard::kEveryStateHasADeadline:
+      return Words{"no-bootstrap-deadline", "A room may be Bootstrapping for ever."};
     case Guard::kBinding:
       return Words{"no-binding", "The room's number alone names a request."};
     case Guard::kTimerCancelled:

@@ -161,6 +161,8 @@ class FrameReceiver {
   virtual void part_arrived(Frame& frame) = 0;
   // No further part of it comes. It ends, perhaps later, as far as it has got.
   virtual void lane_lost(Frame& frame) = 0;
+  // A frame of the session ended without its help: nothing of it is under way any more.
+  virtual void ended_at_source(ProcessKey target, SessionEpoch epoch) = 0;
   virtual void process_died(ProcessKey target) = 0;
   virtual void process_resumed(ProcessKey target) = 0;
   virtual void heal() = 0;  // what takes its time goes on now

@@ -301,7 +301,10 @@ void FabricSource::end_here(Frame& frame, WriteResult result) {
     item.result = result;
   }
   frame.has_ended = true;
+  const ProcessKey target = frame.target;
+  const SessionEpoch epoch = frame.name.session;
   frame_ended(frame);
+  receiver_->ended_at_source(target, epoch);
 }
 
 // Nothing of the frame has left: back into the queue with it, or it never was.

@@ -21,6 +21,9 @@ class OneSidedTarget final : public FrameReceiver {
   void fence(ProcessKey, GrantId) override {}
   void part_arrived(Frame& frame) override;
   void lane_lost(Frame& frame) override;
+  void ended_at_source(ProcessKey target, SessionEpoch epoch) override {
+    tear_down_if_quiet(target, epoch);
+  }
   void process_died(ProcessKey) override {}
   void process_resumed(ProcessKey) override {}
   void heal() override {}

@@ -28,6 +28,7 @@ class FabricTarget final : public FrameReceiver {
   void fence(ProcessKey target, GrantId grant) override;
   void part_arrived(Frame& frame) override;
   void lane_lost(Frame& frame) override;
+  void ended_at_source(ProcessKey, SessionEpoch) override {}
   void process_died(ProcessKey target) override;
   void process_resumed(ProcessKey target) override;
   void heal() override;

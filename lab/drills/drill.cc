@@ -17,6 +17,18 @@ constexpr std::array kDrills = {
           "pages-leave-at-once", &run_page_reuse},
     Drill{"silent-peer", "Peers are stopped, cut off without a word, or full.", "calls-wait",
           &run_silent_peer},
+    Drill{"lost-abort", "Each kind of message is lost once.", "acknowledged-by-link",
+          &run_lost_abort},
+    Drill{"malformed", "Every listener gets what it can't read.", "malformed-kills",
+          &run_malformed},
+    Drill{"frozen-state", "A peer is stopped in each state of a room.", "no-bootstrap-deadline",
+          &run_frozen_state},
+    Drill{"registry-restart", "The registry forgets everybody, hangs, or is gone.",
+          "registers-once", &run_registry_restart},
+    Drill{"cut-connection", "Connections of a session are cut, both processes alive.",
+          "acknowledged-by-link", &run_cut_connection},
+    Drill{"room-identity", "A room's number comes again, as do messages of its former life.",
+          "forget-ended-sender", &run_room_identity},
 };
 
 }  // namespace
@@ -73,8 +85,8 @@ Result<Told> DrillScene::await_status(LabRank& rank,
     if (!status || fits((*status)->root())) return status;
     if (interrupt_.requested()) return fail(FailureCode::kAborted, "interrupted");
     if (std::chrono::steady_clock::now() >= deadline) {
-      return fail(FailureCode::kRoomTimeout, fmt::format("{}: no {} within {} ms", rank.name(),
-                                                         what, patience.count()));
+      return fail(FailureCode::kRoomTimeout,
+                  fmt::format("{}: no {} within {} ms", rank.name(), what, patience.count()));
     }
     std::this_thread::sleep_for(milliseconds(5));
   }

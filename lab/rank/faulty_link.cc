@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "base/prng.h"
+#include "base/runtime_guards.h"
 #include "wire/codec.h"
 
 namespace kvferry::lab {
@@ -28,8 +30,8 @@ std::vector<std::string> message_kinds() {
 Status MessageFaults::add(MessageFault fault) {
   const std::vector<std::string> kinds = message_kinds();
   if (std::ranges::find(kinds, fault.kind) == kinds.end()) {
-    return fail(FailureCode::kInvalidArgument,
-                fmt::format("'{}' is no message; there are {}", fault.kind, fmt::join(kinds, ", ")));
+    return fail(FailureCode::kInvalidArgument, fmt::format("'{}' is no message; there are {}",
+                                                           fault.kind, fmt::join(kinds, ", ")));
   }
   std::lock_guard lock(mutex_);
   rules_.push_back(Rule{std::move(fault)});
@@ -89,7 +91,9 @@ class FaultyLink final : public net::ControlLink {
     for (wire::Frame& held : parts.held) {
       held_out_.push_back({peer, wire::encode(held), priority});
     }
-    if (parts.untouched) return inner_->send(peer, std::move(bytes), priority);
+    // In the field each message was one of its own.
+    const bool goes_whole = parts.untouched && has_guard(RuntimeGuard::kWholeMessages);
+    if (goes_whole) return inner_->send(peer, std::move(bytes), priority);
     net::LinkSend result = net::LinkSend::kQueued;
     for (const wire::Frame& part : parts.passed) {
       result = inner_->send(peer, wire::encode(part), priority);
@@ -99,6 +103,9 @@ class FaultyLink final : public net::ControlLink {
 
   void wait(Duration timeout, int wake_fd, std::vector<net::LinkEvent>& events,
             std::size_t max_events) override {
+    if (faults_.thread_ends_.load(std::memory_order_acquire)) {
+      throw std::runtime_error("the drill ends this thread");
+    }
     send_released();
     const std::size_t before = events.size();
     inner_->wait(timeout, wake_fd, events, max_events);
@@ -158,8 +165,8 @@ class FaultyLink final : public net::ControlLink {
 
   void receive(net::LinkEvent event, std::vector<net::LinkEvent>& events) {
     auto* came = std::get_if<net::LinkFrame>(&event);
-    const auto frame = came == nullptr ? tl::expected<wire::Frame, wire::Malformed>{}
-                                       : wire::decode(came->bytes);
+    const auto frame =
+        came == nullptr ? tl::expected<wire::Frame, wire::Malformed>{} : wire::decode(came->bytes);
     if (came == nullptr || !frame) {
       events.push_back(std::move(event));
       return;

@@ -1,9 +1,10 @@
-// The control link of a rank of a drill: the product's, with its dials led through the rig's relays,
-// a journal of the messages, and faults that know messages. CURVE makes a relay blind; here frames
-// are still, or again, in the clear. A frame of which one message is lost goes on in two, so that
-// the numbers of the others stay theirs.
+// The control link of a rank of a drill: the product's, with its dials led through the rig's
+// relays, a journal of the messages, and faults that know messages. CURVE makes a relay blind; here
+// frames are still, or again, in the clear. A frame of which one message is lost goes on in two, so
+// that the numbers of the others stay theirs.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -24,8 +25,8 @@ std::vector<std::string> message_kinds();
 
 struct MessageFault {
   enum class What : std::uint8_t { kDrop, kDuplicate, kHold };
-  std::string kind;        // one of message_kinds()
-  bool incoming = false;   // of those that come, or of those that go
+  std::string kind;       // one of message_kinds()
+  bool incoming = false;  // of those that come, or of those that go
   What what = What::kDrop;
   std::uint64_t first = 1;  // the k-th from now on, counted from 1
   std::uint64_t count = 1;  // and those after it; repetitions count as messages of their own
@@ -39,6 +40,8 @@ class MessageFaults {
   // What is held goes on, in order or, with a seed, in an order that the seed gives.
   void release(std::optional<std::uint64_t> seed = std::nullopt);
   std::uint64_t struck() const;
+  // The link's next wait throws on the thread that waits.
+  void end_thread() { thread_ends_.store(true, std::memory_order_release); }
 
  private:
   friend class FaultyLink;
@@ -57,6 +60,7 @@ class MessageFaults {
   std::vector<Rule> rules_;
   Release release_;
   std::uint64_t struck_ = 0;
+  std::atomic<bool> thread_ends_{false};
 };
 
 // journal: null when messages are not to be kept. All outlive the link.

@@ -52,6 +52,7 @@ class Rank {
   bool answer_at_once(router::JsonView command);
   void answer(router::JsonView command, const Status& status, router::JsonObject more = {});
   void report(router::JsonView command);
+  void twins(router::JsonView command);
 
   // The engine's thread.
   void carry_out(router::JsonView command);

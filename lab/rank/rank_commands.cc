@@ -11,6 +11,8 @@
 //   route   from, to            where an endpoint is really dialled
 //   fault   kind, way, what, [k, count]     way: in, out; what: drop, duplicate, hold
 //   release [seed]              what is held goes on
+//   twins   first, count        each room is opened twice at once; answered when all are judged
+//   end_thread                  the control thread ends by an exception
 //   status                      answered at once, whatever the engine's thread does
 //   restart_times               call times count from now on
 //   quit
@@ -23,6 +25,7 @@
 #include <utility>
 
 #include "lab/rank/rank.h"
+#include "lab/rank/twins.h"
 
 namespace kvferry::lab {
 namespace {
@@ -72,10 +75,17 @@ std::string pairs_json(const KvManager& manager) {
   return router::json_array(rows);
 }
 
-// Samples of one name are added up, whatever their labels.
+// Samples of one name are added up, whatever their labels; those with labels are there alone, too,
+// as name{label=value}.
 std::string metrics_json(const KvManager& manager) {
   std::map<std::string, double> sums;
-  for (const MetricSample& sample : manager.metrics()) sums[sample.name] += sample.value;
+  for (const MetricSample& sample : manager.metrics()) {
+    sums[sample.name] += sample.value;
+    if (sample.labels.empty()) continue;
+    std::string labels = sample.labels;
+    std::erase(labels, '"');
+    sums[fmt::format("{}{{{}}}", sample.name, labels)] += sample.value;
+  }
   JsonObject metrics;
   for (const auto& [name, value] : sums) metrics.number(name, value);
   return metrics.str();
@@ -102,8 +112,10 @@ void Rank::read_commands() {
   for (std::string line; !stopping_ && std::getline(std::cin, line);) {
     auto parsed = router::JsonDocument::parse(line);
     if (!parsed) {
-      output_.write(JsonObject().text("event", "answer").boolean("ok", false).text(
-          "error", parsed.error().what));
+      output_.write(JsonObject()
+                        .text("event", "answer")
+                        .boolean("ok", false)
+                        .text("error", parsed.error().what));
       continue;
     }
     auto command = std::make_shared<router::JsonDocument>(std::move(*parsed));
@@ -147,12 +159,31 @@ bool Rank::answer_at_once(JsonView command) {
     const auto seed = command["seed"].integer();
     faults_.release(seed ? std::optional<std::uint64_t>(*seed) : std::nullopt);
     answer(command, {});
+  } else if (what == "twins") {
+    twins(command);
+  } else if (what == "end_thread") {
+    faults_.end_thread();
+    answer(command, {});
   } else if (what == "quit") {
     stopping_ = true;
   } else {
     return false;
   }
   return true;
+}
+
+// On the reader's thread, so that the engine's goes on polling meanwhile.
+void Rank::twins(JsonView command) {
+  const TwinFigures figures =
+      open_twins(*manager_, whole(command, "first"), whole(command, "count", 1));
+  answer(command, {},
+         JsonObject()
+             .integer("pairs", static_cast<std::int64_t>(figures.pairs))
+             .integer("one_refused", static_cast<std::int64_t>(figures.one_refused))
+             .integer("both_refused", static_cast<std::int64_t>(figures.both_refused))
+             .integer("both_open", static_cast<std::int64_t>(figures.both_open))
+             .integer("other_causes", static_cast<std::int64_t>(figures.other_causes))
+             .number("widest_gap_ms", figures.widest_gap_ms));
 }
 
 void Rank::report(JsonView command) {

@@ -82,7 +82,8 @@ void RankPages::inspect(PageIndex page) {
   paint(page, kReturned);
 }
 
-std::optional<std::vector<PageIndex>> RankPages::take(std::uint32_t count, std::uint32_t stride) {
+std::optional<std::vector<PageIndex>> RankPages::take(std::uint32_t count, std::uint32_t stride,
+                                                      bool bare) {
   std::vector<PageIndex> taken;
   std::uint64_t next = 0;
   for (const std::uint32_t page : free_) {
@@ -93,16 +94,18 @@ std::optional<std::vector<PageIndex>> RankPages::take(std::uint32_t count, std::
   }
   if (taken.size() < count) return std::nullopt;
   for (const PageIndex page : taken) {
-    inspect(page);
-    paint(page, kGranted);
+    if (!bare) {
+      inspect(page);
+      paint(page, kGranted);
+    }
     free_.erase(page.value());
   }
   return taken;
 }
 
-void RankPages::give_back(std::span<const PageIndex> pages) {
+void RankPages::give_back(std::span<const PageIndex> pages, bool bare) {
   for (const PageIndex page : pages) {
-    paint(page, kReturned);
+    if (!bare) paint(page, kReturned);
     free_.insert(page.value());
   }
 }

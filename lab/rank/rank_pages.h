@@ -27,10 +27,11 @@ class RankPages {
   KvArgs args() const;
 
   // The lowest free ones, or with a stride those that are so far apart, painted kGranted. Nothing
-  // when there are not enough.
-  std::optional<std::vector<PageIndex>> take(std::uint32_t count, std::uint32_t stride);
+  // when there are not enough. bare: nobody looks at them, so that they cost no paint, here and
+  // when they come back.
+  std::optional<std::vector<PageIndex>> take(std::uint32_t count, std::uint32_t stride, bool bare);
   // Painted kReturned.
-  void give_back(std::span<const PageIndex> pages);
+  void give_back(std::span<const PageIndex> pages, bool bare);
   std::optional<std::uint32_t> take_aux();
   void give_back_aux(std::int64_t slot);  // -1: none
 

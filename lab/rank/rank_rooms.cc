@@ -36,9 +36,8 @@ void RankRooms::open(RoomOrder order) {
   room.order = std::move(order);
   room.opened = monotonic_now();
   if (manager_.args().role == Role::kPrefill) {
-    room.sender = calls_.measure("open", [&] {
-      return std::make_unique<KvSender>(manager_, room.room(), room.binding());
-    });
+    room.sender = calls_.measure(
+        "open", [&] { return std::make_unique<KvSender>(manager_, room.room(), room.binding()); });
   } else {
     room.receiver = calls_.measure("open", [&] {
       return std::make_unique<KvReceiver>(manager_, room.room(), room.binding());
@@ -52,7 +51,8 @@ void RankRooms::open(RoomOrder order) {
 
 bool RankRooms::try_give(Room& room) {
   const auto aux = pages_.take_aux();
-  auto taken = aux ? pages_.take(room.order.pages, room.order.stride) : std::nullopt;
+  auto taken =
+      aux ? pages_.take(room.order.pages, room.order.stride, room.order.quiet) : std::nullopt;
   if (!taken) {
     pages_.give_back_aux(aux ? std::int64_t{*aux} : -1);
     return false;
@@ -78,14 +78,15 @@ Status RankRooms::give(Room& room) {
   Status status = manager_.write_aux(static_cast<std::uint32_t>(room.aux), room.room(),
                                      room.binding(), AuxRecord{1, 0, room.order.pages, 0});
   if (status) {
-    status = calls_.measure("init",
-                            [&] { return room.sender->init(room.order.pages, room.aux); });
+    status = calls_.measure("init", [&] { return room.sender->init(room.order.pages, room.aux); });
   }
   return !status || room.order.hold ? status : send(room);
 }
 
 Status RankRooms::send(Room& room) {
-  return calls_.measure("send", [&] { return room.sender->send(room.pages); });
+  const Status status = calls_.measure("send", [&] { return room.sender->send(room.pages); });
+  room.sent = room.sent || status.has_value();
+  return status;
 }
 
 bool RankRooms::send(const RoomName& name) {
@@ -155,8 +156,8 @@ void RankRooms::tick() {
     const RoomName name{released.room.value(), released.binding.low};
     const auto ended = quiet_.find(name);
     const auto lives = live_.find(name);
-    const bool quiet = ended != quiet_.end() ? ended->second
-                       : lives != live_.end() && lives->second->order.quiet;
+    const bool quiet =
+        ended != quiet_.end() ? ended->second : lives != live_.end() && lives->second->order.quiet;
     if (ended != quiet_.end()) quiet_.erase(ended);
     take_back(name, released.pages, released.aux_slot, quiet);
   }
@@ -188,6 +189,7 @@ void RankRooms::end(Room& room) {
   const bool success = room.status == KvPoll::kSuccess;
   const auto failure = room.sender ? room.sender->failure() : room.receiver->failure();
   const bool owns = success && room.receiver;
+  const bool never_sent = room.sender && room.has_pages && !room.sent;
   const std::uint64_t wrong = owns ? pages_.wrong(room.pages, room.room(), room.binding()) : 0;
   const auto after = std::chrono::duration<double, std::milli>(monotonic_now() - room.opened);
   (success ? succeeded_ : failed_).fetch_add(1, std::memory_order_relaxed);
@@ -210,6 +212,10 @@ void RankRooms::end(Room& room) {
     room.sender.reset();
     room.receiver.reset();
   });
+  // Only the aux slot comes back from the manager.
+  if (never_sent) {
+    take_back(name, room.pages, -1, room.order.quiet);
+  }
   auto owned = std::move(live_.extract(name).mapped());
   if (!owns) return;
   if (owned->order.keep) {
@@ -222,14 +228,13 @@ void RankRooms::end(Room& room) {
 void RankRooms::take_back(const RoomName& name, const std::vector<PageIndex>& pages,
                           std::int64_t aux, bool quiet) {
   if (!quiet) note_pages("returned", name, pages);
-  pages_.give_back(pages);
+  pages_.give_back(pages, quiet);
   pages_.give_back_aux(aux);
   free_pages_.store(pages_.free_pages(), std::memory_order_relaxed);
   if (quiet) return;
   router::JsonObject told;
   told.text("event", "returned");
-  output_.write(
-      add_name(told, name).integer("pages", static_cast<std::int64_t>(pages.size())));
+  output_.write(add_name(told, name).integer("pages", static_cast<std::int64_t>(pages.size())));
 }
 
 void RankRooms::note_pages(std::string_view at, const RoomName& name,
@@ -246,13 +251,13 @@ router::JsonObject RankRooms::inspect() {
     const std::uint64_t bytes = pages_.wrong(room->pages, room->room(), room->binding());
     if (bytes == 0) continue;
     router::JsonObject row;
-    wrong.push_back(
-        add_name(row, name).integer("bytes", static_cast<std::int64_t>(bytes)).str());
+    wrong.push_back(add_name(row, name).integer("bytes", static_cast<std::int64_t>(bytes)).str());
   }
   std::vector<std::string> spoiled;
   for (const auto& [page, bytes] : pages_.take_spoiled()) {
-    journal_.append(Journal::line("spoiled").integer("page", page).integer(
-        "bytes", static_cast<std::int64_t>(bytes)));
+    journal_.append(Journal::line("spoiled")
+                        .integer("page", page)
+                        .integer("bytes", static_cast<std::int64_t>(bytes)));
     router::JsonObject row;
     spoiled.push_back(
         row.integer("page", page).integer("bytes", static_cast<std::int64_t>(bytes)).str());

@@ -33,7 +33,7 @@ struct RoomOrder {
   std::string prefill;       // decode: the instance
   bool hold = false;         // prefill: nothing is sent before send()
   bool keep = false;         // decode: a success keeps its pages until drop()
-  bool quiet = false;        // neither told nor kept in the journal, but for its failure
+  bool quiet = false;        // neither told nor kept in the journal, and nobody writes to it
 };
 
 // Threads: one, the engine's; but see free_pages().
@@ -75,6 +75,7 @@ class RankRooms {
     std::vector<PageIndex> pages;
     std::int64_t aux = -1;
     bool has_pages = false;
+    bool sent = false;  // prefill: until then the source pages are the caller's
 
     std::uint64_t id() const { return sender ? sender->id() : receiver->id(); }
     RoomId room() const { return RoomId(order.name.first); }

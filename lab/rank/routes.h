@@ -1,5 +1,5 @@
-// Where a rank really dials when it means an endpoint: a relay of the rig instead of the peer. Peers
-// keep the names that they gave each other, so a relay can stand between one pair alone.
+// Where a rank really dials when it means an endpoint: a relay of the rig instead of the peer.
+// Peers keep the names that they gave each other, so a relay can stand between one pair alone.
 #pragma once
 
 #include <map>

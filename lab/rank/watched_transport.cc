@@ -81,9 +81,7 @@ class WatchedTransport final : public data_plane::Transport {
 
   data_plane::TransportProperties properties() const override { return inner_->properties(); }
   std::vector<std::string_view> offers() const override { return inner_->offers(); }
-  std::vector<data_plane::TransportCounter> counters() const override {
-    return inner_->counters();
-  }
+  std::vector<data_plane::TransportCounter> counters() const override { return inner_->counters(); }
   std::vector<data_plane::PathReport> paths() const override { return inner_->paths(); }
   std::vector<std::uint8_t> local_blob() const override { return inner_->local_blob(); }
   Status register_regions(std::span<const Region> regions) override {
@@ -148,8 +146,7 @@ Result<std::unique_ptr<data_plane::Transport>> make_watched_transport(
   auto watched = std::make_unique<WatchedSink>(sink, journal);
   auto inner = data_plane::make_transport(name, config, *watched);
   if (!inner) return tl::unexpected(inner.error());
-  return std::make_unique<WatchedTransport>(std::move(watched), std::move(*inner), journal,
-                                            routes);
+  return std::make_unique<WatchedTransport>(std::move(watched), std::move(*inner), journal, routes);
 }
 
 }  // namespace kvferry::lab

@@ -149,8 +149,8 @@ Result<Told> Child::await(const std::function<bool(router::JsonView)>& fits, std
                   fmt::format("{} ended; awaited was {}", name_, what));
     }
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && next == told_.size()) {
-      return fail(FailureCode::kRoomTimeout, fmt::format("{}: no {} within {} ms", name_, what,
-                                                         patience.count()));
+      return fail(FailureCode::kRoomTimeout,
+                  fmt::format("{}: no {} within {} ms", name_, what, patience.count()));
     }
   }
 }
@@ -164,9 +164,9 @@ Result<Told> Child::ask(std::string_view what, router::JsonObject command, milli
       },
       fmt::format("answer to '{}'", what), patience);
   if (answer && !(*answer)->root()["ok"].boolean().value_or(false)) {
-    return fail(FailureCode::kWrongState, fmt::format("{}: {}: {}", name_, what,
-                                                      (*answer)->root()["error"].text().value_or(
-                                                          "refused")));
+    return fail(FailureCode::kWrongState,
+                fmt::format("{}: {}: {}", name_, what,
+                            (*answer)->root()["error"].text().value_or("refused")));
   }
   return answer;
 }

@@ -1,6 +1,7 @@
 #include "lab/rig/cluster.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 
@@ -68,13 +69,25 @@ Result<Told> LabRank::status() { return child_->ask("status", {}); }
 // --- processes ---
 
 Status Cluster::start_registry() {
-  auto child = Child::start("registry", {"registry", "--log-level=warning"},
-                            (folder_ / "registry.log").string());
+  Registry registry;
+  if (Status launched = launch(registry, registries_.size()); !launched) return launched;
+  registries_.push_back(std::move(registry));
+  return {};
+}
+
+Status Cluster::restart_registry(std::size_t number) { return launch(registries_[number], number); }
+
+Status Cluster::launch(Registry& registry, std::size_t number) {
+  std::vector<std::string> arguments = {"registry", "--log-level=warning"};
+  if (!registry.address.empty()) arguments.push_back("--port=" + port_of(registry.address));
+  registry.child.reset();
+  const std::string name = fmt::format("registry{}", number);
+  auto child = Child::start(name, std::move(arguments), (folder_ / (name + ".log")).string());
   if (!child) return tl::unexpected(child.error());
-  registry_ = std::move(*child);
-  const auto ready = await_ready(*registry_);
+  registry.child = std::move(*child);
+  const auto ready = await_ready(*registry.child);
   if (!ready) return tl::unexpected(ready.error());
-  registry_address_ = (*ready)->root()["control"].text().value_or("");
+  registry.address = (*ready)->root()["control"].text().value_or("");
   return {};
 }
 
@@ -93,12 +106,14 @@ Status Cluster::launch(LabRank& rank) {
   ++rank.life_;
   const std::string life = fmt::format("{}#{}", plan.name, rank.life_);
   const std::filesystem::path journal = folder_ / fmt::format("{}.{}.jsonl", plan.name, rank.life_);
+  std::vector<std::string> registry_addresses;
+  for (const Registry& registry : registries_) registry_addresses.push_back(registry.address);
   std::vector<std::string> arguments = {
       "rank",
       fmt::format("--role={}", to_string(plan.role)),
       fmt::format("--instance={}", plan.name),
       fmt::format("--journal={}", journal.string()),
-      fmt::format("--bootstrap-addresses={}", registry_address_),
+      fmt::format("--bootstrap-addresses={}", fmt::join(registry_addresses, ",")),
       "--transport=tcp",
       "--log-level=info"};
   if (!rank.control_.empty()) arguments.push_back("--control-port=" + port_of(rank.control_));
@@ -150,7 +165,7 @@ Result<support::Relay*> Cluster::relay_data(LabRank& prefill, LabRank& decode) {
 
 Status Cluster::await_pair(LabRank& decode, LabRank& prefill, milliseconds patience) {
   if (auto paired =
-          done(decode.child().ask("pair", JsonObject().text("registry", registry_address_)));
+          done(decode.child().ask("pair", JsonObject().text("registry", registry_address())));
       !paired) {
     return paired;
   }
@@ -179,7 +194,7 @@ Status Cluster::open(LabRank& prefill, LabRank& decode, const RoomPlan& room) {
 
 Status Cluster::open_decode(LabRank& decode, const std::string& prefill, const RoomPlan& room) {
   JsonObject command = of_room(room);
-  command.text("registry", registry_address_).text("prefill", prefill);
+  command.text("registry", registry_address()).text("prefill", prefill);
   return done(decode.child().ask("open", std::move(command)));
 }
 

@@ -67,9 +67,14 @@ class Cluster {
   // Everything that processes write lies in the folder.
   explicit Cluster(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
+  // One more. Ranks that start from then on are told of all there are; rooms name the first.
   Status start_registry();
-  Child& registry() { return *registry_; }
-  const std::string& registry_address() const { return registry_address_; }
+  // The same again at its address: it knows nobody.
+  Status restart_registry(std::size_t number = 0);
+  Child& registry(std::size_t number = 0) { return *registries_[number].child; }
+  const std::string& registry_address(std::size_t number = 0) const {
+    return registries_[number].address;
+  }
 
   // Returns when the process answers; registered it is a little later (await_pair).
   Result<LabRank*> start(const RankPlan& plan);
@@ -93,12 +98,17 @@ class Cluster {
   const std::map<std::string, std::filesystem::path>& journals() const { return journals_; }
 
  private:
+  struct Registry {
+    std::unique_ptr<Child> child;
+    std::string address;
+  };
+
   Status launch(LabRank& rank);
+  Status launch(Registry& registry, std::size_t number);
 
   std::filesystem::path folder_;
   std::vector<std::unique_ptr<support::Relay>> relays_;
-  std::unique_ptr<Child> registry_;
-  std::string registry_address_;
+  std::vector<Registry> registries_;
   std::vector<std::unique_ptr<LabRank>> ranks_;
   std::map<std::string, std::filesystem::path> journals_;
 };

@@ -240,6 +240,9 @@ void DecodeProtocol::advance_bootstrap(DecodeRoom& room) {
 
 void DecodeProtocol::set_deadline(DecodeRoom& room, std::uint32_t after_ms) {
   room.deadline_ms = after_ms;
+  if (!guards_.has(Guard::kEveryStateHasADeadline) && room.status == KvPoll::kBootstrapping) {
+    return;
+  }
   timers_.set({TimerKind::kRoom, room.receiver}, now_ + milliseconds(after_ms));
   timers_.set({TimerKind::kSlow, room.receiver}, now_ + milliseconds(after_ms) / 4);
 }

@@ -38,6 +38,11 @@ class DecodeProtocol final : public RoleProtocol {
     ReceiverId receiver;
     friend auto operator<=>(const TimerKey&, const TimerKey&) = default;
   };
+  struct TimerKeyHash {
+    std::size_t operator()(const TimerKey& key) const noexcept {
+      return std::hash<ReceiverId>{}(key.receiver) * 4 + static_cast<std::size_t>(key.kind);
+    }
+  };
   // What this side keeps of a live session.
   struct SessionSlots {
     SessionSlots(std::uint32_t limit, Guards guards) : slots(limit, guards) {}
@@ -132,7 +137,7 @@ class DecodeProtocol final : public RoleProtocol {
   std::unordered_map<GrantId, ReceiverId> grants_;
   std::size_t holding_rooms_ = 0;  // by the state of their grant
   std::unordered_map<SessionEpoch, SessionSlots> slots_;
-  TimerQueue<TimerKey> timers_;
+  TimerQueue<TimerKey, TimerKeyHash> timers_;
   AttemptId next_attempt_{1};
   GrantId next_grant_{1};
   std::set<ReceiverId> overdue_;

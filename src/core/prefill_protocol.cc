@@ -294,6 +294,9 @@ void PrefillProtocol::forget_if_over(SenderId sender) {
 
 void PrefillProtocol::set_deadline(PrefillRoom& room, std::uint32_t after_ms) {
   room.deadline_ms = after_ms;
+  if (!guards_.has(Guard::kEveryStateHasADeadline) && room.status == KvPoll::kBootstrapping) {
+    return;
+  }
   timers_.set({TimerKind::kRoom, room.sender, {}}, now_ + milliseconds(after_ms));
   timers_.set({TimerKind::kSlow, room.sender, {}}, now_ + milliseconds(after_ms) / 4);
 }

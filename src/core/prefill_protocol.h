@@ -41,6 +41,12 @@ class PrefillProtocol final : public RoleProtocol {
     RoomKey key;      // kUnopened only
     friend auto operator<=>(const TimerKey&, const TimerKey&) = default;
   };
+  struct TimerKeyHash {
+    std::size_t operator()(const TimerKey& key) const noexcept {
+      return (std::hash<SenderId>{}(key.sender) ^ std::hash<RoomKey>{}(key.key)) * 4 +
+             static_cast<std::size_t>(key.kind);
+    }
+  };
   // What this side keeps of a session with a decode rank. Outlives the session while tickets of it
   // are not settled.
   struct SessionRecord {
@@ -127,7 +133,7 @@ class PrefillProtocol final : public RoleProtocol {
   std::map<RoomKey, std::vector<UnopenedGrant>> unopened_;
   std::size_t unopened_count_ = 0;
   EndedRooms ended_;
-  TimerQueue<TimerKey> timers_;
+  TimerQueue<TimerKey, TimerKeyHash> timers_;
   std::uint64_t held_pages_total_ = 0;
   std::uint64_t released_pages_total_ = 0;
 };

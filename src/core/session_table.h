@@ -111,6 +111,11 @@ class SessionTable {
     PeerId peer;
     friend auto operator<=>(const TimerKey&, const TimerKey&) = default;
   };
+  struct TimerKeyHash {
+    std::size_t operator()(const TimerKey& key) const noexcept {
+      return std::hash<PeerId>{}(key.peer) * 8 + static_cast<std::size_t>(key.kind);
+    }
+  };
 
   // session_handshake.cc
   void start_hello(Peer& peer, Instant now, ActionSink& sink);
@@ -171,7 +176,7 @@ class SessionTable {
   std::unordered_map<std::string, PeerId> by_identity_;
   std::unordered_map<SessionEpoch, PeerId> by_epoch_;
   std::set<PeerId> dirty_;  // have something to flush
-  TimerQueue<TimerKey> timers_;
+  TimerQueue<TimerKey, TimerKeyHash> timers_;
   PeerId next_peer_{1};
   std::vector<SessionOutput> outputs_;
 };

@@ -3,23 +3,32 @@
 #ifdef KVFERRY_LAB
 
 #include <algorithm>
-#include <chrono>
 
 namespace kvferry::net {
 namespace {
 
 constexpr std::size_t kThreads = 12;
 constexpr std::size_t kParts = 4;
-// What a sending thread does between two parts of a message: it makes the next one.
-constexpr auto kNextPart = std::chrono::microseconds(50);
+// So many messages wait for a thread: then threads take turns at the socket, part by part. Who is
+// alone is through with its message before anybody comes.
+constexpr std::size_t kCrowd = 4;
 
 }  // namespace
 
-void SharedSocket::send_part(zmq::message_t part, bool more) {
-  std::lock_guard lock(mutex_);
-  if (handle_ != nullptr) {
+void SharedSocket::send(const std::vector<std::uint8_t>& frame, bool in_a_crowd) {
+  std::unique_lock lock(mutex_);
+  const std::size_t step = std::max<std::size_t>((frame.size() + kParts - 1) / kParts, 1);
+  for (std::size_t at = 0; at < frame.size() && handle_ != nullptr; at += step) {
+    const std::size_t size = std::min(step, frame.size() - at);
+    const bool more = at + size < frame.size();
+    zmq::message_t part(frame.data() + at, size);
     // A part that finds no room is gone, as in the field; the core sends its message again.
     zmq_msg_send(part.handle(), handle_, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0));
+    if (in_a_crowd) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
   }
 }
 
@@ -54,16 +63,11 @@ void LooseParts::work() {
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !orders_.empty(); });
     if (stopping_) return;
+    const bool in_a_crowd = orders_.size() >= kCrowd;
     const Order order = std::move(orders_.front());
     orders_.pop_front();
     lock.unlock();
-    const std::size_t step = std::max<std::size_t>((order.frame.size() + kParts - 1) / kParts, 1);
-    for (std::size_t at = 0; at < order.frame.size(); at += step) {
-      if (at > 0) std::this_thread::sleep_for(kNextPart);
-      const std::size_t size = std::min(step, order.frame.size() - at);
-      order.socket->send_part(zmq::message_t(order.frame.data() + at, size),
-                              at + size < order.frame.size());
-    }
+    order.socket->send(order.frame, in_a_crowd);
     lock.lock();
   }
 }

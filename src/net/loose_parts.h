@@ -22,7 +22,8 @@ namespace kvferry::net {
 class SharedSocket {
  public:
   explicit SharedSocket(zmq::socket_t& socket) : handle_(socket.handle()) {}
-  void send_part(zmq::message_t part, bool more);
+  // In parts; in a crowd another thread's parts may come between them.
+  void send(const std::vector<std::uint8_t>& frame, bool in_a_crowd);
   // From here on nobody touches the socket.
   void leave();
 

@@ -1,0 +1,131 @@
+#include "lab/drills/steps.h"
+
+#include <utility>
+
+namespace kvferry::lab {
+namespace {
+
+using router::JsonObject;
+using router::JsonView;
+
+bool names(JsonView told, const RoomPlan& room) {
+  return told["room"].integer() == static_cast<std::int64_t>(room.number) &&
+         told["binding"].integer() == static_cast<std::int64_t>(room.binding);
+}
+
+// A patience that ended without an answer is what a hang looks like.
+bool is_hang(const Failure& failure) { return failure.code == FailureCode::kRoomTimeout; }
+
+}  // namespace
+
+double metric(const Told& status, std::string_view name) {
+  return status->root()["metrics"][name].number().value_or(0);
+}
+
+Result<double> metric(LabRank& rank, std::string_view name) {
+  const auto status = rank.status();
+  if (!status) return tl::unexpected(status.error());
+  return metric(*status, name);
+}
+
+Status expect_end(DrillScene& scene, LabRank& rank, const RoomPlan& room, bool success,
+                  milliseconds patience) {
+  const auto end = rank.await_end(room.number, room.binding, patience);
+  if (!end && !is_hang(end.error())) return tl::unexpected(end.error());
+  if (!end) {
+    scene.find("I3", fmt::format("room {} has no end at {} after {} ms", room.number, rank.name(),
+                                 patience.count()));
+  } else if (end->success != success) {
+    scene.find("I3",
+               fmt::format("room {} {} at {}{}", room.number, end->success ? "succeeded" : "failed",
+                           rank.name(), end->success ? "" : ": " + end->code + ": " + end->what));
+  }
+  return {};
+}
+
+Status expect_success(DrillScene& scene, RankPair pair, const RoomPlan& room,
+                      milliseconds patience) {
+  if (Status opened = scene.cluster().open(pair.prefill, pair.decode, room); !opened) {
+    return opened;
+  }
+  const std::size_t before = scene.findings().size();
+  for (LabRank* rank : {&pair.decode, &pair.prefill}) {
+    if (Status ended = expect_end(scene, *rank, room, true, patience); !ended) return ended;
+    // The other end would only say the same.
+    if (scene.findings().size() > before) return {};
+  }
+  return {};
+}
+
+Status await_room_status(LabRank& rank, const RoomPlan& room, KvPoll status,
+                         milliseconds patience) {
+  const auto told = rank.child().await(
+      [&](JsonView line) {
+        return line["event"].text() == "status" && names(line, room) &&
+               line["status"].text() == to_string(status);
+      },
+      fmt::format("{} of room {}", to_string(status), room.number), patience);
+  return told ? Status{} : tl::unexpected(told.error());
+}
+
+Status tell_room(LabRank& rank, std::string_view what, const RoomPlan& room) {
+  const auto told =
+      rank.child().ask(what, JsonObject()
+                                 .integer("room", static_cast<std::int64_t>(room.number))
+                                 .integer("binding", static_cast<std::int64_t>(room.binding)));
+  return told ? Status{} : tl::unexpected(told.error());
+}
+
+Status open_held(DrillScene& scene, RankPair pair, const RoomPlan& room, milliseconds patience) {
+  RoomPlan held = room;
+  held.hold = true;
+  if (Status opened = scene.cluster().open(pair.prefill, pair.decode, held); !opened) return opened;
+  if (Status granted = await_room_status(pair.decode, held, KvPoll::kTransferring, patience);
+      !granted) {
+    return granted;
+  }
+  return await_room_status(pair.prefill, held, KvPoll::kWaitingForInput, patience);
+}
+
+Status expect_ready(DrillScene& scene, LabRank& rank, std::string_view when) {
+  const auto status = rank.status();
+  if (!status) return tl::unexpected(status.error());
+  const JsonView problems = (*status)->root()["problems"];
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    scene.find("I3", fmt::format("{} is not ready {}: {}", rank.name(), when,
+                                 problems.at(i).text().value_or("")));
+  }
+  return {};
+}
+
+Result<Census> count_idle(DrillScene& scene, LabRank& rank, std::int64_t pages,
+                          milliseconds patience) {
+  Census census;
+  const auto idle = scene.await_status(
+      rank,
+      [&](JsonView status) {
+        census = census_of(status);
+        return census.rooms == 0 && census.free_pages == pages;
+      },
+      fmt::format("{} free pages and no room", pages), patience);
+  if (!idle) return tl::unexpected(idle.error());
+  return census;
+}
+
+Status expect_baseline(DrillScene& scene, LabRank& rank, const Census& before,
+                       milliseconds patience) {
+  Census last;
+  const auto settled = scene.await_status(
+      rank,
+      [&](JsonView status) {
+        last = census_of(status);
+        return compare(rank.name(), before, last).empty();
+      },
+      "baseline", patience);
+  if (settled) return {};
+  if (!is_hang(settled.error())) return tl::unexpected(settled.error());
+  scene.find_all(compare(rank.name(), before, last));
+  return {};
+}
+
+}  // namespace kvferry::lab

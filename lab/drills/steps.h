@@ -1,0 +1,48 @@
+// What several drills do in the same way: rooms that must succeed, rooms that are held in a state,
+// servers that must stay sound, figures that must come back to what they were. A room or a figure
+// that is not as it must be becomes a finding; a Status that fails means that the drill could not
+// be run.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "kvferry/kv_poll.h"
+#include "lab/drills/drill.h"
+
+namespace kvferry::lab {
+
+// Both ends of a drill's rooms.
+struct RankPair {
+  LabRank& prefill;
+  LabRank& decode;
+};
+
+// A metric of the rank's answer to "status", over all its labels; 0 when there is none.
+double metric(const Told& status, std::string_view name);
+Result<double> metric(LabRank& rank, std::string_view name);
+
+// Opened at both ends, and ended with success at both within patience; else a finding.
+Status expect_success(DrillScene& scene, RankPair pair, const RoomPlan& room,
+                      milliseconds patience);
+// The same of an end that comes, without opening anything.
+Status expect_end(DrillScene& scene, LabRank& rank, const RoomPlan& room, bool success,
+                  milliseconds patience);
+// Until the rank has told that the room is in the state.
+Status await_room_status(LabRank& rank, const RoomPlan& room, KvPoll status, milliseconds patience);
+// "send", "abort", "clear", "drop".
+Status tell_room(LabRank& rank, std::string_view what, const RoomPlan& room);
+// A room that its sender holds back, granted: decode is Transferring, prefill waits for its input.
+Status open_held(DrillScene& scene, RankPair pair, const RoomPlan& room, milliseconds patience);
+
+// Its /readyz is good; a finding that names the problem, and when, if it is not.
+Status expect_ready(DrillScene& scene, LabRank& rank, std::string_view when);
+// What the rank holds once no room is left there and all of its so many pages are back.
+Result<Census> count_idle(DrillScene& scene, LabRank& rank, std::int64_t pages,
+                          milliseconds patience);
+// As before, or it becomes so within patience; else findings (I4).
+Status expect_baseline(DrillScene& scene, LabRank& rank, const Census& before,
+                       milliseconds patience);
+
+}  // namespace kvferry::lab
