@@ -114,7 +114,7 @@ void DecodeProtocol::on(PrefillResolved& event) {
                                -1});
       return;
     }
-    sessions_.add_interest(*peer);
+    sessions_.add_interest(*peer, now_);
     room->interests.push_back(*peer);
     if (const Peer* known = sessions_.peer(*peer); known->unusable) {
       fail_room(*room, known->last_cause);

@@ -176,10 +176,20 @@ std::optional<PeerId> SessionTable::want_peer(const PeerAddress& address, Instan
   return peer->id;
 }
 
-void SessionTable::add_interest(PeerId id) {
-  if (Peer* peer = find_peer(id)) {
-    ++peer->interested_rooms;
+void SessionTable::add_interest(PeerId id, Instant now) {
+  Peer* peer = find_peer(id);
+  if (peer == nullptr) {
+    return;
   }
+  // Somebody waits for it from here on: the pace of one that nobody wanted is too slow.
+  if (++peer->interested_rooms == 1 && timers_.is_set({TimerKind::kRedial, id})) {
+    hurry_redial(*peer, now);
+  }
+}
+
+void SessionTable::hurry_redial(Peer& peer, Instant now) {
+  peer.redial_after = milliseconds(options_.redial_min_ms);
+  timers_.set({TimerKind::kRedial, peer.id}, now + peer.redial_after);
 }
 
 void SessionTable::drop_interest(PeerId id, Instant now, ActionSink& sink) {
@@ -366,6 +376,9 @@ void SessionTable::handle_link_down(const LinkDown& event, Instant now, ActionSi
   // A handshake cut off in the middle looks the same, so once is not enough to give the address up;
   // after that there is no redial, and what waits for this peer fails.
   peer->unusable = peer->wrong_keys >= kWrongKeysToGiveUp;
+  if (restarted && !peer->unusable) {
+    peer->redial_after = milliseconds(options_.redial_min_ms);  // to be sure soon
+  }
   if (peer->session != nullptr) {
     end(*peer, cause, false, now, sink);
   } else {

@@ -74,7 +74,7 @@ class SessionTable {
   // Decode: a peer that this side says hello to; dials it when it is new. nullopt: max_peers
   // reached.
   std::optional<PeerId> want_peer(const PeerAddress& address, Instant now, ActionSink& sink);
-  void add_interest(PeerId id);
+  void add_interest(PeerId id, Instant now);
   void drop_interest(PeerId id, Instant now, ActionSink& sink);
   // The set that keep_paired wants; others lose that mark.
   void set_paired(const std::vector<PeerAddress>& addresses, Instant now, ActionSink& sink);
@@ -155,6 +155,7 @@ class SessionTable {
   Peer* add_peer(const PeerAddress& address, bool initiates);
   std::string identity_of(const PeerAddress& address) const;
   void dial(Peer& peer, Instant now, ActionSink& sink);
+  void hurry_redial(Peer& peer, Instant now);
   void schedule_redial(Peer& peer, Instant now, ActionSink& sink);
   void let_go_if_unwanted(PeerId id, Instant now, ActionSink& sink);
   void end(Peer& peer, const Failure& cause, bool tell_peer, Instant now, ActionSink& sink);

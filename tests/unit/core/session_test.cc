@@ -390,5 +390,26 @@ TEST_F(SessionLife, PagesThatWaitForTheirFenceShowTheirAge) {
   EXPECT_EQ(d().snapshot().oldest_quarantine_ms, 0);
 }
 
+// --- a dead life that somebody still believes in ---
+
+// What a registry says may be a moment old. A room that it sends to a life that is over, whose peer
+// is dialled rarely by now, must not wait for that peer's next turn.
+TEST_F(SessionLife, ARoomSentToADeadLifeIsToldSoon) {
+  engines();
+  transfer(name_room(1));
+  const std::vector<PeerRow> former = world.prefill_rows("prefill");
+  d().receive(PairsWanted{former});
+  const ProcessSetup setup = p().setup();
+  world.kill("p0");
+  world.run_for(10'000);  // the pace of its redials is the slowest
+  world.add("p0", setup);
+  const std::uint64_t receiver = d().open(name_room(2));
+  d().receive(PrefillResolved{ReceiverId(receiver), former});
+  world.run_for(300);
+  expect_failed(d(), receiver, FailureCode::kPeerRestarted);
+  const RoomPair pair = transfer(name_room(3));
+  expect_success(d(), pair.receiver);
+}
+
 }  // namespace
 }  // namespace kvferry::core::fake

@@ -1,6 +1,11 @@
 // The small parts of the core, each alone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "base/prng.h"
 #include "core/ended_rooms.h"
 #include "core/slot_allocator.h"
 #include "core/timer_queue.h"
@@ -28,6 +33,32 @@ TEST(TimerQueueAlone, GivesKeysInTheOrderOfTheirDeadlines) {
   timers.cancel(3);
   timers.cancel(3);
   EXPECT_FALSE(timers.is_set(3));
+  EXPECT_EQ(timers.next(), Instant::max());
+}
+
+TEST(TimerQueueAlone, ManyChangesLeaveOneDeadlineForEachKey) {
+  TimerQueue<int> timers;
+  std::map<int, int> wanted;
+  Prng prng(5);
+  for (int i = 0; i < 20'000; ++i) {
+    const int key = static_cast<int>(prng.below(50));
+    if (prng.below(4) == 0) {
+      timers.cancel(key);
+      wanted.erase(key);
+    } else {
+      wanted[key] = static_cast<int>(prng.below(1'000));
+      timers.set(key, at(wanted[key]));
+    }
+  }
+  EXPECT_EQ(timers.size(), wanted.size());
+  std::vector<std::pair<int, int>> expected;
+  for (const auto& [key, due] : wanted) expected.emplace_back(due, key);
+  std::ranges::sort(expected);
+  for (const auto& [due, key] : expected) {
+    EXPECT_EQ(timers.next(), at(due));
+    EXPECT_FALSE(timers.pop_due(at(due - 1)));
+    EXPECT_EQ(timers.pop_due(at(due)), key);
+  }
   EXPECT_EQ(timers.next(), Instant::max());
 }
 
