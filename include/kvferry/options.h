@@ -57,9 +57,9 @@ struct Options {
   std::string control_host = "127.0.0.1";  // address to bind
   std::uint16_t control_port = 0;          // 0: any free port
   std::string advertise_host;  // told to peers, for control and data; empty: the bound address
-  std::uint16_t advertise_port = 0;       // told to peers, for control; 0: the bound port
-  std::uint16_t advertise_data_port = 0;  // told to peers, for tcp lanes; 0: the bound port
-  bool curve = true;           // false only on loopback, with a warning
+  std::uint16_t advertise_port = 0;               // told to peers, for control; 0: the bound port
+  std::uint16_t advertise_data_port = 0;          // told to peers, for tcp lanes; 0: the bound port
+  bool curve = true;                              // false only on loopback, with a warning
   std::uint32_t control_frame_bytes = 64U << 10;  // one turn's messages, coalesced
   std::uint32_t control_message_max_bytes = 4U << 20;
   std::uint32_t control_queue_max_bytes = 16U << 20;  // encoded, waiting for the socket, per peer

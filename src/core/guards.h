@@ -53,11 +53,11 @@ enum class Guard : std::uint8_t {
   kQuarantineCap,           // at the cap new rooms are refused
   kAbortUntilAcknowledged,  // the fence ends quarantine, not Abort
   // --- both ---
-  kCellDecides,     // Success only when the caller's cell took it
+  kCellDecides,             // Success only when the caller's cell took it
   kEveryStateHasADeadline,  // a room leaves each state by that state's deadline at the latest
-  kBinding,         // room and binding together name a request
-  kTimerCancelled,  // a deadline that was replaced or cancelled never fires
-  kPauseRule,       // after a pause the inbox is drained before timers run
+  kBinding,                 // room and binding together name a request
+  kTimerCancelled,          // a deadline that was replaced or cancelled never fires
+  kPauseRule,               // after a pause the inbox is drained before timers run
   // --- sessions ---
   kSessionEpoch,            // what is said in another session changes nothing
   kPeerIncarnation,         // another incarnation at the address is another peer

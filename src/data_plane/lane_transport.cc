@@ -56,12 +56,14 @@ class LaneSourceTransport final : public Transport {
   Status start() {
     const Duration shortest = milliseconds(std::min(
         {config_.lane_heartbeat_ms, config_.lane_timeout_ms / 4, config_.write_timeout_ms / 4}));
-    auto opened =
-        loop_.open(std::clamp<Duration>(shortest / 2, kMinTick, kMaxTick), [this](Instant now) {
+    auto opened = loop_.open(
+        std::clamp<Duration>(shortest / 2, kMinTick, kMaxTick),
+        [this](Instant now) {
           for (const auto& session : live_) session->tick(now);
           std::erase_if(closing_, [](const auto& session) { return session->is_quiet(); });
           loop_.wants_ticks(!live_.empty() || !closing_.empty());
-        }, enrol(config_.threads, "kvf-send", "writes to peers"));
+        },
+        enrol(config_.threads, "kvf-send", "writes to peers"));
     if (!opened) return opened;
     loop_.start();
     return {};

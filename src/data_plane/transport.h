@@ -76,9 +76,9 @@ class CompletionSink {
 struct TransportConfig {
   Role role = Role::kPrefill;
   ThreadRoster* threads = nullptr;  // where the transport's threads are listed; outlives it
-  std::string host = "127.0.0.1";  // address to bind, and to advertise unless told otherwise
+  std::string host = "127.0.0.1";   // address to bind, and to advertise unless told otherwise
   std::uint16_t port = 0;
-  std::string advertise_host;  // told to peers instead of host, for example behind a wildcard
+  std::string advertise_host;        // told to peers instead of host, for example behind a wildcard
   std::uint16_t advertise_port = 0;  // told to peers instead of the bound port; 0: that one
   std::uint32_t lanes_per_peer = 2;
   // prefill: each write carries a digest of its bytes, and one that lands altered is torn. A target

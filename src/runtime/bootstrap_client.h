@@ -41,9 +41,9 @@ class BootstrapClient {
   Status keep_paired(const std::string& address);
   // A key was refused that the registries may know by now.
   void refresh_keys();
-  // A peer was lost: what the registries said before is not good enough for the next room. endpoint:
-  // the peer's, empty when it is not known; rooms of others may still go by it while their registry
-  // does not answer.
+  // A peer was lost: what the registries said before is not good enough for the next room.
+  // endpoint: the peer's, empty when it is not known; rooms of others may still go by it while
+  // their registry does not answer.
   void invalidate(const std::string& endpoint);
 
   // Reasons why this rank can't be found (rule 18); empty without registries.

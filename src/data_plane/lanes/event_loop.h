@@ -33,7 +33,8 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // on_tick runs every period while wants_ticks(true) is in force. place: where the thread is listed.
+  // on_tick runs every period while wants_ticks(true) is in force. place: where the thread is
+  // listed.
   Status open(Duration period, std::function<void(Instant now)> on_tick, ThreadPlacePtr place);
   void start();
   // Runs what was posted before, then ends the thread. Tasks posted afterwards are dropped.
