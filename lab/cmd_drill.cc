@@ -168,9 +168,9 @@ class DrillInvocation final : public cli::Invocation {
   }
 
   void show_table(const std::vector<DrillRun>& runs) {
-    fmt::print(text_, "{:<14}{:<14}{:>9}  {}\n", "drill", "the failure", "seconds", "verdict");
+    fmt::print(text_, "{:<18}{:<14}{:>9}  {}\n", "drill", "the failure", "seconds", "verdict");
     for (const DrillRun& run : runs) {
-      fmt::print(text_, "{:<14}{:<14}{:>9.1f}  {}\n", run.drill->name, word_of(run.code),
+      fmt::print(text_, "{:<18}{:<14}{:>9.1f}  {}\n", run.drill->name, word_of(run.code),
                  run.seconds, run.verdict);
     }
   }

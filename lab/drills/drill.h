@@ -3,7 +3,7 @@
 //
 // How to write one (page_reuse.cc is a short example):
 //   1. A file in lab/drills with one function Status run_x(DrillScene&), and a row in
-//      drill_list.cc: name, one sentence, the guard by its mutant's name, the function.
+//      drill.cc: name, one sentence, the guard by its mutant's name, the function.
 //   2. In it: scene.cluster() starts a registry and ranks (rig/cluster.h); give scene.missing() to
 //      the ranks that shall run without the guard, "" with it. What is done and seen goes to
 //      scene.say(), one sentence a line. Commands of a rank stand in rank/rank_commands.cc.

@@ -353,17 +353,7 @@ void SessionTable::handle_link_down(const LinkDown& event, Instant now, ActionSi
                                denied ? "the peer does not allow this process's key (yet)"
                                       : "the control connection was lost",
                                peer->address.endpoint, -1};
-    if (peer->session != nullptr && peer->session->live) {
-      if (!peer->session->suspended_since) {
-        peer->session->suspended_since = now;
-        timers_.set({TimerKind::kGrace, peer->id}, now + milliseconds(options_.session_grace_ms));
-      }
-      sink.count("connections_lost");
-    } else if (peer->session != nullptr) {
-      end(*peer, peer->last_cause, false, now, sink);
-      return;
-    }
-    schedule_redial(*peer, now, sink);
+    connection_lost(*peer, now, sink);
     return;
   }
   peer->wrong_keys = restarted ? peer->wrong_keys + 1 : 0;
@@ -373,20 +363,41 @@ void SessionTable::handle_link_down(const LinkDown& event, Instant now, ActionSi
                           : "the peer's address refuses connections",
                 peer->address.endpoint, -1};
   peer->last_cause = cause;
-  // A handshake cut off in the middle looks the same, so once is not enough to give the address up;
-  // after that there is no redial, and what waits for this peer fails.
+  // A handshake that is cut off in the middle looks as if another process had answered. So the
+  // first time is no evidence, and the next try comes at once; the second one ends the session.
+  // After the third there is no redial, and what waits for this peer fails.
   peer->unusable = peer->wrong_keys >= kWrongKeysToGiveUp;
+  if (restarted && peer->wrong_keys == 1) {
+    peer->redial_after = {};
+    connection_lost(*peer, now, sink);
+    return;
+  }
   if (restarted && !peer->unusable) {
-    peer->redial_after = milliseconds(options_.redial_min_ms);  // to be sure soon
+    peer->redial_after = milliseconds(options_.redial_min_ms);
   }
   if (peer->session != nullptr) {
     end(*peer, cause, false, now, sink);
-  } else {
-    if (peer->unusable) {
-      outputs_.emplace_back(PeerRefused{peer->id, cause});
-    }
-    schedule_redial(*peer, now, sink);
+    return;
   }
+  if (peer->unusable) {
+    outputs_.emplace_back(PeerRefused{peer->id, cause});
+  }
+  schedule_redial(*peer, now, sink);
+}
+
+// Without evidence that the peer is gone: a live session waits for the next connection (rule 7).
+void SessionTable::connection_lost(Peer& peer, Instant now, ActionSink& sink) {
+  if (peer.session != nullptr && peer.session->live) {
+    if (!peer.session->suspended_since) {
+      peer.session->suspended_since = now;
+      timers_.set({TimerKind::kGrace, peer.id}, now + milliseconds(options_.session_grace_ms));
+    }
+    sink.count("connections_lost");
+  } else if (peer.session != nullptr) {
+    end(peer, peer.last_cause, false, now, sink);
+    return;
+  }
+  schedule_redial(peer, now, sink);
 }
 
 void SessionTable::resume(Peer& peer, Instant now, ActionSink& sink) {

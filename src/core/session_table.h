@@ -155,6 +155,7 @@ class SessionTable {
   Peer* add_peer(const PeerAddress& address, bool initiates);
   std::string identity_of(const PeerAddress& address) const;
   void dial(Peer& peer, Instant now, ActionSink& sink);
+  void connection_lost(Peer& peer, Instant now, ActionSink& sink);
   void hurry_redial(Peer& peer, Instant now);
   void schedule_redial(Peer& peer, Instant now, ActionSink& sink);
   void let_go_if_unwanted(PeerId id, Instant now, ActionSink& sink);

@@ -209,13 +209,14 @@ TEST_F(RoleEvents, MorePagesThanAnnouncedFailTheRoom) {
 // Who asks for a peer that was given up hears the reason at once.
 TEST_F(RoleEvents, ARoomForARefusedPeerFailsAtOnce) {
   engines();
-  d().receive(PairsWanted{{p().row()}});
+  const std::vector<PeerRow> former = world.prefill_rows("prefill");
+  d().receive(PairsWanted{former});
   world.run_for(100);
-  for (int i = 0; i < 3; ++i) {
-    d().receive(LinkDown{PeerId(1), LinkDown::Why::kWrongKey});
-  }
-  world.run_for(0);
-  const std::uint64_t receiver = receive(d(), name_room(1), {1});
+  world.restart("p0");
+  world.run_for(200);  // another key answers, again and again
+  const std::uint64_t receiver = d().open(name_room(1));
+  d().give(receiver, {1});
+  d().receive(PrefillResolved{ReceiverId(receiver), former});
   world.run_for(5);
   expect_failed(d(), receiver, FailureCode::kPeerRestarted);
   EXPECT_EQ(d().cell(receiver).released.size(), 1U);

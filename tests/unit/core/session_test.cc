@@ -390,6 +390,22 @@ TEST_F(SessionLife, PagesThatWaitForTheirFenceShowTheirAge) {
   EXPECT_EQ(d().snapshot().oldest_quarantine_ms, 0);
 }
 
+// A handshake that is cut off in the middle looks like another key. Once is no evidence.
+TEST_F(SessionLife, OneBrokenHandshakeEndsNoSession) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  const SessionEpoch epoch = epoch_of(d());
+  d().receive(LinkDown{PeerId(1), LinkDown::Why::kWrongKey});
+  world.run_for(50);
+  EXPECT_EQ(epoch_of(d()), epoch);
+  EXPECT_EQ(d().counter("sessions_ended"), 0U);
+  heal();
+  world.run_for(100);
+  expect_success(d(), pair.receiver);
+  expect_success(p(), pair.sender);
+  expect_rest();
+}
+
 // --- a dead life that somebody still believes in ---
 
 // What a registry says may be a moment old. A room that it sends to a life that is over, whose peer
