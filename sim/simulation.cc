@@ -152,6 +152,16 @@ class Simulation {
            (!is_all_healthy() || leaves_stalled_);
   }
 
+  // Over shared memory a target that stands still for good in the midst of a copy keeps its end open,
+  // and its source can't know that nothing reads it any more.
+  bool holds_frames() {
+    return world_.profile.transport == TransportKind::kShared &&
+           std::ranges::any_of(world_.decode_places(), [this](const Place* place) {
+             const Node* node = world_.node_at(place->index);
+             return node != nullptr && !node->is_running();
+           });
+  }
+
   // Rule 7: an old hello replaces nothing.
   void replay_hellos() {
     std::vector<std::pair<std::uint32_t, SessionEpoch>> live;
@@ -276,7 +286,7 @@ class Simulation {
     for (const auto& place : world_.places()) {
       Node* node = world_.node_at(place->index);
       if (node != nullptr && node->is_running() && world_.nemesis.is_healthy(place->index)) {
-        world_.oracle.check_quiescence(*node, rest || leaves_stalled_);
+        world_.oracle.check_quiescence(*node, rest || leaves_stalled_ || holds_frames());
       }
     }
     const std::vector<std::string> missing = world_.workload.missing_pages();
