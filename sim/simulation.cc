@@ -152,8 +152,8 @@ class Simulation {
            (!is_all_healthy() || leaves_stalled_);
   }
 
-  // Over shared memory a target that stands still for good in the midst of a copy keeps its end open,
-  // and its source can't know that nothing reads it any more.
+  // Over shared memory a target that stands still for good in the midst of a copy keeps its end
+  // open, and its source can't know that nothing reads it any more.
   bool holds_frames() {
     return world_.profile.transport == TransportKind::kShared &&
            std::ranges::any_of(world_.decode_places(), [this](const Place* place) {
