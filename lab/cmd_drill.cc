@@ -15,6 +15,7 @@
 #include "cli/cli_parse.h"
 #include "cli/interrupt.h"
 #include "cli/report.h"
+#include "lab/drills/against/sglang.h"
 #include "lab/drills/drill.h"
 
 namespace kvferry::lab {
@@ -22,6 +23,8 @@ namespace {
 
 constexpr int kExitNotRun = 3;
 constexpr std::string_view kAll = "all";
+constexpr std::string_view kNobody = "none";
+constexpr std::string_view kSglang = "sglang";
 
 // A folder of the drill's own, gone with it unless it is to be kept.
 class DrillFolder {
@@ -78,6 +81,9 @@ class DrillInvocation final : public cli::Invocation {
     settings.text("name", "", name_, "the drill, or all; may stand by itself");
     settings.choice("guard", guard_, {"on", "off"},
                     "off: the processes run without what makes the failure impossible");
+    settings.choice("against", against_, {std::string(kNobody), std::string(kSglang)},
+                    "sglang: the same story with SGLang's own classes in kvferry's place, from the "
+                    "environment that `tools/setup/venv.py --no-deps peer-sglang` makes");
     settings.choice("bounds", bounds_, {"tight", "wide"},
                     "wide: time bounds are ten times longer, for a busy machine");
     settings.flag("list", list_, "says which drills there are");
@@ -92,7 +98,7 @@ class DrillInvocation final : public cli::Invocation {
       return fail(FailureCode::kInvalidArgument,
                   fmt::format("'{}' is no drill; {}", name_, known()));
     }
-    return {};
+    return is_against() ? check_against() : Status{};
   }
 
   int run() override {
@@ -100,13 +106,16 @@ class DrillInvocation final : public cli::Invocation {
     if (list_) {
       for (const Drill& drill : all_drills()) {
         fmt::print(text_, "{:<12}  {}  --guard off: {}\n", drill.name, drill.story, drill.missing);
+        if (const SglangStory* story = find_sglang_story(drill.name)) {
+          fmt::print(text_, "{:<12}  --against sglang: {}\n", "", story->story);
+        }
       }
       return cli::kExitTrue;
     }
     const cli::Interrupt interrupt;
     std::vector<DrillRun> runs;
     for (const Drill& drill : all_drills()) {
-      if ((name_ == kAll || name_ == drill.name) && !interrupt.requested()) {
+      if (is_asked_for(drill) && !interrupt.requested()) {
         runs.push_back(run_one(drill, interrupt));
       }
     }
@@ -115,6 +124,28 @@ class DrillInvocation final : public cli::Invocation {
   }
 
  private:
+  bool is_against() const { return against_ == kSglang; }
+
+  Status check_against() const {
+    if (guard_ != "on") {
+      return fail(FailureCode::kInvalidArgument,
+                  "option --guard: SGLang has none of kvferry's guards; give --guard off or "
+                  "--against sglang");
+    }
+    if (name_ == kAll || find_sglang_story(name_) != nullptr) return {};
+    std::string names;
+    for (const SglangStory& story : sglang_stories()) names += fmt::format("{}, ", story.drill);
+    return fail(FailureCode::kInvalidArgument,
+                fmt::format("option --against: '{}' has no story with SGLang; there are {}and {}",
+                            name_, names, kAll));
+  }
+
+  // Of all drills those that have a story with SGLang, where that is asked for.
+  bool is_asked_for(const Drill& drill) const {
+    if (name_ != kAll) return name_ == drill.name;
+    return !is_against() || find_sglang_story(drill.name) != nullptr;
+  }
+
   static std::string known() {
     std::string names;
     for (const Drill& drill : all_drills()) names += fmt::format("{}, ", drill.name);
@@ -125,10 +156,12 @@ class DrillInvocation final : public cli::Invocation {
     DrillRun run;
     run.drill = &drill;
     const bool guard_on = guard_ == "on";
-    fmt::print(text_, "{}: {}\n", drill.name, drill.story);
-    fmt::print(text_, "{}\n",
-               guard_on ? "All guards are in place."
-                        : fmt::format("Without the guard: {}.", drill.missing));
+    introduce(drill);
+    if (const Status found = is_against() ? find_sglang() : Status{}; !found) {
+      run.verdict = found.error().what;
+      fmt::print(text_, "{}: NOT RUN: {}\n", drill.name, run.verdict);
+      return run;
+    }
     auto folder = DrillFolder::make(keep_, drill.name);
     if (!folder) {
       run.verdict = folder.error().what;
@@ -141,7 +174,10 @@ class DrillInvocation final : public cli::Invocation {
                        std::fflush(text_);
                      });
     if (bounds_ == "wide") scene.widen_bounds();
-    const Status status = drill.run(scene);
+    const Status status = is_against()
+                              ? run_sglang_story(scene, drill.name, folder->path() / "sglang.log",
+                                                 [&interrupt] { return interrupt.requested(); })
+                              : drill.run(scene);
     run.seconds = scene.seconds();
     run.findings = scene.findings();
     run.figures = scene.figures().str();
@@ -165,6 +201,15 @@ class DrillInvocation final : public cli::Invocation {
                                              : "PASS",
                run.seconds, run.verdict);
     return run;
+  }
+
+  void introduce(const Drill& drill) {
+    const SglangStory* story = is_against() ? find_sglang_story(drill.name) : nullptr;
+    fmt::print(text_, "{}: {}\n", drill.name, story != nullptr ? story->story : drill.story);
+    fmt::print(text_, "{}\n",
+               story != nullptr ? "SGLang's own classes, none of kvferry's."
+               : guard_ == "on" ? "All guards are in place."
+                                : fmt::format("Without the guard: {}.", drill.missing));
   }
 
   void show_table(const std::vector<DrillRun>& runs) {
@@ -198,6 +243,7 @@ class DrillInvocation final : public cli::Invocation {
     const int code = not_run > 0 ? kExitNotRun : shows ? cli::kExitFalse : cli::kExitTrue;
     report.ok = code == cli::kExitTrue;
     report.summary.text("guard", guard_)
+        .text("against", against_)
         .integer("drills", static_cast<std::int64_t>(runs.size()))
         .integer("showed", static_cast<std::int64_t>(showed))
         .integer("not_run", static_cast<std::int64_t>(not_run));
@@ -213,6 +259,7 @@ class DrillInvocation final : public cli::Invocation {
 
   std::string name_;
   std::string guard_ = "on";
+  std::string against_ = std::string(kNobody);
   std::string bounds_ = "tight";
   bool list_ = false;
   std::string keep_;
@@ -228,10 +275,12 @@ const cli::Command& parsed_command() {
       "Each drill starts a registry and ranks as processes of their own, makes one thing go wrong, "
       "and\nsays what is seen. It ends with 0 when the failure did not show, with 1 when it "
       "showed, with 3\nwhen the drill could not be run. With --guard off the processes run without "
-      "what makes the\nfailure impossible, and it must show.\n\n"
+      "what makes the\nfailure impossible, and it must show. With --against sglang SGLang's own "
+      "classes are in kvferry's\nplace, for some of the drills.\n\n"
       "  kvferry drill --list\n"
       "  kvferry drill page-reuse\n"
       "  kvferry drill page-reuse --guard off\n"
+      "  kvferry drill restart --against sglang\n"
       "  kvferry drill all --json -",
       [] { return std::unique_ptr<cli::Invocation>(std::make_unique<DrillInvocation>()); }};
   return command;

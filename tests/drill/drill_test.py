@@ -5,6 +5,8 @@
                                            outcomes and order, with time bounds ten times longer
     drill_test.py PROGRAM usage            what is no drill is refused, and --list knows them all
     drill_test.py PROGRAM no-lab           without its lab beside it the program says so: 3
+    drill_test.py PROGRAM against          --against sglang without its environment says how to get it:
+                                           3; with one that tells a story it says what that was told
 """
 
 import json
@@ -16,12 +18,19 @@ import sys
 import tempfile
 
 PATIENCE_S = 100
+# Stands for the Python of SGLang's environment: told of the lines it shall answer by its own words.
+STORY_TELLER = """#!/bin/sh
+echo 'ready {{"version": "SGLang of a test", "settings": "none"}}'
+while read -r word && [ "$word" = next ] && read -r line <&3; do echo "$line"; done 3<<'END'
+{lines}
+END
+"""
 EXIT_OK, EXIT_SHOWED, EXIT_USAGE, EXIT_NOT_RUN = 0, 1, 2, 3
 
 
-def run(program, *words):
+def run(program, *words, **settings):
     return subprocess.run([program, "drill", *words], capture_output=True, text=True, check=False,
-                          timeout=PATIENCE_S)
+                          timeout=PATIENCE_S, **settings)
 
 
 def expect(what, found, wanted, result):
@@ -66,7 +75,9 @@ def check_usage(program):
     expect("exit code of --list", listed.returncode, EXIT_OK, listed)
     for name in ("interleave", "restart", "page-reuse", "silent-peer"):
         expect(f"{name} is listed", name in listed.stdout, True, listed)
-    for words in ((), ("no-such-drill",), ("page-reuse", "--guard", "maybe"), ("--no-such-option",)):
+    for words in ((), ("no-such-drill",), ("page-reuse", "--guard", "maybe"), ("--no-such-option",),
+                  ("restart", "--against", "nobody"), ("room-identity", "--against", "sglang"),
+                  ("restart", "--against", "sglang", "--guard", "off")):
         refused = run(program, *words)
         expect(f"exit code of {words}", refused.returncode, EXIT_USAGE, refused)
     expect("names are told", "page-reuse" in run(program, "no-such-drill").stderr, True, refused)
@@ -80,12 +91,42 @@ def check_without_lab(program):
         expect("it says what is missing", "kvferry-lab" in result.stderr, True, result)
 
 
+def check_against(program):
+    """The launcher alone: what SGLang does is no matter of a test."""
+    told = '{"end": "told"}'
+    finding = '{"find": "I3", "what": "a room has no end"}'
+    stories = (([finding, told], EXIT_SHOWED), (['{"say": "nothing is wrong"}', told], EXIT_OK),
+               (['{"end": "not run", "why": "no fault"}'], EXIT_NOT_RUN),
+               (['{"say": "then it died"}'], EXIT_NOT_RUN), (['{"sing": "la"}'], EXIT_NOT_RUN))
+    with tempfile.TemporaryDirectory(prefix="kvferry-drill-test-") as folder:
+        root = pathlib.Path(folder)
+        settings = {"cwd": root,
+                    "env": {key: value for key, value in os.environ.items() if key != "KVFERRY_CACHE"}}
+        words = ("restart", "--against", "sglang", "--keep", root / "kept", "--json", "report.json")
+        alone = run(program, *words, **settings)
+        expect("exit code without the environment", alone.returncode, EXIT_NOT_RUN, alone)
+        expect("it says how to get it", "venv.py --no-deps peer-sglang" in alone.stdout, True, alone)
+        for name in (".cache/venv-peer-sglang/bin/python", "bench/peers/sglang_drills/main.py"):
+            (root / name).parent.mkdir(parents=True)
+            (root / name).touch(mode=0o755)
+        for lines, wanted in stories:
+            (root / ".cache/venv-peer-sglang/bin/python").write_text(
+                STORY_TELLER.format(lines="\n".join(lines)), encoding="utf-8")
+            result = run(program, *words, **settings)
+            expect(f"exit code of {lines}", result.returncode, wanted, result)
+            report = json.loads((root / "report.json").read_text(encoding="utf-8"))
+            expect("against", report["summary"]["against"], "sglang", result)
+            expect("findings", report["rows"][0]["findings"], lines.count(finding), result)
+
+
 def main():
-    program, what = sys.argv[1:3]
+    program, what = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
     if what == "usage":
         check_usage(program)
     elif what == "no-lab":
         check_without_lab(program)
+    elif what == "against":
+        check_against(program)
     else:
         check_drill(program, what, sys.argv[3])
 
