@@ -195,12 +195,11 @@ void Node::pause() {
 }
 
 // The driver wakes first; the threads that read sockets bring what waited a moment later. A pause
-// right after another is not judged: timers wait for one turn only.
+// right after a turn that came late itself is not judged: timers wait for one turn only.
 void Node::resume() {
   const Duration threshold = milliseconds(world_.profile.options.pause_threshold_ms);
   paused_ = false;
-  paused_long_ =
-      !std::exchange(draining_, true) && world_.agenda.now() - paused_since_ > threshold * 11 / 10;
+  paused_long_ = !timers_wait_ && world_.agenda.now() - paused_since_ > threshold * 11 / 10;
   plan_turn(Duration{});
   world_.agenda.after(Duration{}, [this] {
     if (paused_) {
@@ -209,7 +208,6 @@ void Node::resume() {
     for (core::Event& event : std::exchange(door_, {})) {
       receive(std::move(event));
     }
-    draining_ = false;
     paused_long_ = false;
   });
 }
@@ -284,7 +282,11 @@ void Node::turn() {
   world_.trace.mix(place_.index, life_, events.size(),
                    static_cast<std::uint64_t>(world_.agenda.now().since_start().count()));
   const bool judges_cap = opens_rooms_only(events) && is_quarantine_full();
-  protocol_->step(local_now(), events, *this);
+  const Instant now = local_now();
+  const Duration since_last = now - std::exchange(last_turn_, now);
+  timers_wait_ =
+      !timers_wait_ && since_last > milliseconds(world_.profile.options.pause_threshold_ms);
+  protocol_->step(now, events, *this);
   if (judges_cap && is_quarantine_full()) {
     world_.oracle.check_cap(*this, events);
   }

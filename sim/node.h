@@ -148,7 +148,8 @@ class Node final : public core::ActionSink, public core::Environment {
   std::vector<SessionEpoch> over_;  // sessions that ended in this turn
   Instant paused_since_;
   bool paused_long_ = false;
-  bool draining_ = false;  // from a resumption until the door is empty
+  Instant last_turn_ = Instant::max();  // by its own clock
+  bool timers_wait_ = false;            // for the next turn, since the last one came late
   bool alive_ = true;
   bool paused_ = false;
   bool stopped_ = false;
