@@ -209,7 +209,10 @@ void Oracle::check_quiescence(Node& node, bool quarantine_allowed) {
   };
   demand_zero(view.room_count, "open rooms");
   if (!quarantine_allowed) {
-    demand_zero(view.rooms.size(), "rooms");
+    for (const core::RoomView& room : view.rooms) {
+      violate("R1", fmt::format("{}: room {} is left: {}, {}", node.name(), room.room.value(),
+                                room.state, room.grant_state));
+    }
     demand_zero(view.grants, "grants");
     demand_zero(view.quarantined_pages, "pages in quarantine");
     demand_zero(view.tickets, "tickets");

@@ -29,17 +29,18 @@ void PrefillProtocol::handle(SessionEpoch epoch, wire::Grant& grant) {
     sink_->count("duplicate_grants");
     return;
   }
+  const RoomKey key{grant.room, grant.binding};
   if (record.tombstones.is_full(record.attempts.size())) {
-    refuse_grant(epoch, grant,
-                 Failure{FailureCode::kTableFull,
-                         FailureWhere::kLocal,
-                         fmt::format("{} ended attempts are remembered (max_tombstones)",
-                                     options_.max_tombstones),
-                         {},
-                         -1});
+    const Failure cause{
+        FailureCode::kTableFull,
+        FailureWhere::kLocal,
+        fmt::format("{} ended attempts are remembered (max_tombstones)", options_.max_tombstones),
+        {},
+        -1};
+    refuse_grant(epoch, grant, cause);
+    end_request(key, cause);
     return;
   }
-  const RoomKey key{grant.room, grant.binding};
   if (PrefillRoom* room = find(key)) {
     attach(*room, epoch, std::move(grant));
   } else if (const Failure* cause = ended_.find(match(key))) {
@@ -63,13 +64,14 @@ void PrefillProtocol::refuse_grant(SessionEpoch epoch, const wire::Grant& grant,
 void PrefillProtocol::wait_for_sender(SessionEpoch epoch, wire::Grant grant) {
   if (unopened_count_ >= options_.max_unopened_grants) {
     sink_->count("unopened_grants_refused");
-    refuse_grant(epoch, grant,
-                 Failure{FailureCode::kTableFull,
-                         FailureWhere::kLocal,
-                         fmt::format("{} grants wait for their sender (max_unopened_grants)",
-                                     options_.max_unopened_grants),
-                         {},
-                         -1});
+    const Failure cause{FailureCode::kTableFull,
+                        FailureWhere::kLocal,
+                        fmt::format("{} grants wait for their sender (max_unopened_grants)",
+                                    options_.max_unopened_grants),
+                        {},
+                        -1};
+    refuse_grant(epoch, grant, cause);
+    end_request({grant.room, grant.binding}, cause);
     return;
   }
   const RoomKey key = match({grant.room, grant.binding});
@@ -123,13 +125,24 @@ void PrefillProtocol::drop_unopened(SessionEpoch epoch, AttemptId attempt) {
 }
 
 void PrefillProtocol::unopened_deadline(const RoomKey& key) {
-  refuse_unopened(key, Failure{FailureCode::kRoomUnknown,
-                               FailureWhere::kLocal,
-                               fmt::format("no sender opened room {} within {} ms "
-                                           "(unopened_room_timeout_ms)",
-                                           key.room.value(), options_.unopened_room_timeout_ms),
-                               {},
-                               -1});
+  end_request(key, Failure{FailureCode::kRoomUnknown,
+                           FailureWhere::kLocal,
+                           fmt::format("no sender opened room {} within {} ms "
+                                       "(unopened_room_timeout_ms)",
+                                       key.room.value(), options_.unopened_room_timeout_ms),
+                           {},
+                           -1});
+}
+
+// One of its attempts is over, and so is the request, everywhere (rule 12): its sender fails, or
+// will when it comes, and grants that wait for it are refused.
+void PrefillProtocol::end_request(const RoomKey& key, const Failure& cause) {
+  if (PrefillRoom* room = find(key)) {
+    fail_room(*room, cause);
+  } else {
+    remember_ended(key, cause);
+    refuse_unopened(key, cause);
+  }
 }
 
 // The sender that these grants wait for will not come.

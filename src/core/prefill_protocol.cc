@@ -194,7 +194,8 @@ void PrefillProtocol::fail_room(PrefillRoom& room, Failure cause) {
     }
     drain_if_settled(room, *target);
   }
-  if (!room.is_settled()) {
+  release_if_fenced(room);
+  if (!room.is_settled() && !room.released) {
     timers_.set({TimerKind::kSourceHold, room.sender, {}},
                 now_ + milliseconds(options_.source_hold_timeout_ms));
   }
@@ -220,6 +221,17 @@ void PrefillProtocol::release_if_settled(PrefillRoom& room) {
                                  ? settled || room.gave_up
                                  : has_needed_grants(room) && settled && room.is_posted();
   if (no_more_reads) {
+    release_source(room);
+  }
+}
+
+// The fence ends every read of the source, too: what is still under way will land nowhere, and what
+// is unknown needs no other end (D2).
+void PrefillProtocol::release_if_fenced(PrefillRoom& room) {
+  const bool all_fenced = std::ranges::all_of(
+      room.targets, [](const auto& each) { return each->fenced || each->outstanding == 0; });
+  if (room.is_terminal() && all_fenced) {
+    room.gave_up = true;
     release_source(room);
   }
 }

@@ -84,6 +84,7 @@ class PrefillProtocol final : public RoleProtocol {
   void fail_room(PrefillRoom& room, Failure cause);
   void remember_ended(const RoomKey& key, const Failure& cause);
   bool has_needed_grants(const PrefillRoom& room) const;
+  void release_if_fenced(PrefillRoom& room);
   void release_source(PrefillRoom& room);
   void release_if_settled(PrefillRoom& room);
   void give_up_source(PrefillRoom& room);
@@ -109,6 +110,7 @@ class PrefillProtocol final : public RoleProtocol {
   void adopt_unopened(PrefillRoom& room);
   void drop_unopened(SessionEpoch epoch, AttemptId attempt);
   void unopened_deadline(const RoomKey& key);
+  void end_request(const RoomKey& key, const Failure& cause);
   void refuse_unopened(const RoomKey& key, const Failure& cause);
 
   // prefill_transfer.cc

@@ -302,13 +302,7 @@ void PrefillProtocol::handle(SessionEpoch epoch, const wire::Abort& abort) {
   const RoomKey key{abort.room, abort.binding};
   if (abort.attempt == AttemptId{}) {
     // No grant was given: room and binding name the request.
-    PrefillRoom* room = find(key);
-    if (room != nullptr) {
-      fail_room(*room, std::move(cause));
-    } else {
-      remember_ended(key, cause);
-      refuse_unopened(key, cause);
-    }
+    end_request(key, cause);
     return;
   }
   const auto found = record.attempts.find(abort.attempt);
@@ -326,12 +320,7 @@ void PrefillProtocol::handle(SessionEpoch epoch, const wire::Abort& abort) {
   drop_unopened(epoch, abort.attempt);
   if (guards_.has(Guard::kTombstone) && record.tombstones.find(abort.attempt) == nullptr) {
     record.tombstones.add(abort.attempt, Tombstone{cause});
-    if (PrefillRoom* waiting = find(key)) {
-      fail_room(*waiting, std::move(cause));
-    } else {
-      remember_ended(key, cause);
-      refuse_unopened(key, cause);
-    }
+    end_request(key, cause);
   }
   say_drained(epoch, abort);
 }
@@ -354,23 +343,17 @@ void PrefillProtocol::handle(SessionEpoch epoch, const wire::Consumed& consumed)
   finish_if_consumed(*room);
 }
 
-// The fence ends every read of the source, too: what is still under way will land nowhere, and what
-// is unknown needs no other end (D2).
+// It may come before its Abort, which is on the way then.
 void PrefillProtocol::handle(SessionEpoch epoch, const wire::Fenced& fenced) {
   SessionRecord& record = *records_.at(epoch);
   const auto found = record.attempts.find(fenced.attempt);
   PrefillRoom* room = found == record.attempts.end() ? nullptr : find(found->second);
   Target* target = room == nullptr ? nullptr : room->find(epoch, fenced.attempt);
-  if (target == nullptr || !room->is_terminal()) {
+  if (target == nullptr) {
     return;
   }
   target->fenced = true;
-  const bool all_fenced = std::ranges::all_of(
-      room->targets, [](const auto& each) { return each->fenced || each->outstanding == 0; });
-  if (all_fenced) {
-    room->gave_up = true;
-    release_source(*room);
-  }
+  release_if_fenced(*room);
   if (!target->has_unknown) {
     return;
   }

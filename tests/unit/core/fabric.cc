@@ -15,10 +15,14 @@ std::size_t Fabric::held() const {
   }));
 }
 
-void Fabric::release_held() {
+void Fabric::release_held() { end_held(WriteFate::kLand); }
+
+void Fabric::lose_held() { end_held(WriteFate::kLose); }
+
+void Fabric::end_held(WriteFate fate) {
   for (const auto& posted : writes_) {
     if (posted->fate == WriteFate::kHold && !posted->executed) {
-      posted->fate = WriteFate::kLand;
+      posted->fate = fate;
       schedule(*posted);
     }
   }

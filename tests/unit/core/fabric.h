@@ -49,6 +49,7 @@ class Fabric {
   bool hold_fences = false;
   std::size_t held() const;
   void release_held();
+  void lose_held();  // as kLose
   void say_quiet();  // for every write that was told to be unknown and has been executed
   void release_fences();
   // For each session that the target has closed: none of its writes lands from now on, and the
@@ -90,6 +91,7 @@ class Fabric {
     bool torn_down = false;
   };
 
+  void end_held(WriteFate fate);
   void schedule(PostedWrite& posted);
   void execute(PostedWrite& posted);
   bool copy(PostedWrite& posted, std::uint64_t length);

@@ -33,6 +33,9 @@ TEST_F(Identity, ButNotForEver) {
   expect_failed(d(), receiver, FailureCode::kRoomUnknown);
   EXPECT_NE(d().cause(receiver).find("unopened_room_timeout_ms"), std::string::npos);
   EXPECT_EQ(d().cell(receiver).released.size(), 1U);
+  const std::uint64_t sender = send(p(), name_room(1), {2});
+  world.run_for(5);
+  expect_failed(p(), sender, FailureCode::kRoomUnknown);
   expect_rest();
 }
 
@@ -49,6 +52,9 @@ TEST_F(Identity, TheTableOfWaitingGrantsIsBounded) {
   expect_status(d(), receivers[1], KvPoll::kTransferring);
   expect_failed(d(), receivers[2], FailureCode::kTableFull);
   EXPECT_EQ(p().counter("unopened_grants_refused"), 1U);
+  const std::uint64_t late = send(p(), name_room(3), {2});
+  world.run_for(5);
+  expect_failed(p(), late, FailureCode::kTableFull);
   expect_rest();
 }
 
@@ -327,6 +333,7 @@ TEST_F(Identity, TombstonesAreBoundedWhileTheMarkIsHeldDown) {
     if (d().poll(receiver) == KvPoll::kFailed) {
       ++refused;
       expect_failed(d(), receiver, FailureCode::kTableFull);
+      expect_failed(p(), sender, FailureCode::kTableFull);
     }
     d().clear(receiver);
     p().clear(sender);

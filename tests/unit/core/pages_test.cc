@@ -331,6 +331,26 @@ TEST_F(SourcePages, TheFenceOfDecodeEndsTheReadsToo) {
   expect_rest();
 }
 
+// Messages of one session overtake each other where a frame was lost.
+TEST_F(SourcePages, TheFenceOfDecodeMayBeHeardBeforeItsAbort) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  world.links().hold<wire::Abort>();
+  d().abort(pair.receiver);
+  world.run_for(5);
+  ASSERT_EQ(world.links().sent<wire::Fenced>(), 1U);
+  ASSERT_FALSE(is_terminal(p().cell(pair.sender).status));
+  world.links().release_held();
+  world.run_for(5);
+  EXPECT_EQ(p().cell(pair.sender).released.size(), 1U);
+  world.fabric().lose_held();
+  p().clear(pair.sender);
+  world.run_for(5);
+  EXPECT_EQ(p().counter("unknown_writes"), 7U);
+  EXPECT_EQ(p().snapshot().rooms.size(), 0U) << "nothing is awaited of its unknown writes";
+  expect_rest();
+}
+
 TEST_F(SourcePages, EveryDecodeRankMustHaveFenced) {
   options_.source_hold_timeout_ms = 60'000;
   engines(1, 2);
