@@ -54,16 +54,17 @@ void PrefillProtocol::on(SenderOpened& event) {
   PrefillRoom& room = *owned;
   rooms_.emplace(event.sender, std::move(owned));
   note_opened(event.sender.value());
-  std::optional<Failure> refusal = refuse_room(key, open_.contains(match(key)), open_.size());
-  if (const Failure* ended = ended_.find(match(key)); ended != nullptr && !refusal) {
-    refusal = *ended;  // Decode aborted it before it was opened here.
-  }
+  const bool is_duplicate = open_.contains(match(key));
+  const Failure* ended = is_duplicate ? nullptr : ended_.find(match(key));
+  // What ended it before it was opened here is its first cause.
+  const std::optional<Failure> refusal =
+      ended != nullptr ? *ended : refuse_room(key, is_duplicate, open_.size());
   if (refusal) {
     room.cause = with_rank(*refusal);
     room.released = true;
     enter(room, RoomTrigger::kFailed);
     sink_->publish_terminal(event.sender.value(), KvPoll::kFailed, room.cause);
-    if (!open_.contains(match(key))) {
+    if (!is_duplicate) {
       // Of a duplicate the first one lives; else nobody will serve this request here.
       remember_ended(key, *room.cause);
       refuse_unopened(key, *room.cause);

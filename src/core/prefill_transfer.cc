@@ -37,7 +37,7 @@ void PrefillProtocol::pump(PrefillRoom& room) {
 }
 
 void PrefillProtocol::post_ready(PrefillRoom& room, Target& target) {
-  if (target.posted_all) {
+  if (target.posted_all || target.fenced) {
     return;
   }
   std::vector<layout::ByteCopy> copies;
@@ -168,9 +168,12 @@ void PrefillProtocol::unknown(TrackedWrite& tracked, SessionRecord& record, Pref
   }
 }
 
-// The range was never claimed, so a new ticket may take it (rule 5); a fenced grant refuses that
-// one, too, and its Abort is on the way.
+// The range was never claimed, so a new ticket may take it (rule 5). A fenced grant refuses that
+// one, too: its Abort is on the way.
 void PrefillProtocol::repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked) {
+  if (target.fenced) {
+    return;
+  }
   SessionRecord& record = *records_.at(target.epoch);
   if (tracked.posts >= kMaxPostsOfOneRange || record.over) {
     fail_room(room, Failure{FailureCode::kWriteRefused,
@@ -233,7 +236,7 @@ void PrefillProtocol::settle_ticket(SessionRecord& record, Target* target, Prefi
 // source was held.
 bool PrefillProtocol::may_commit(const PrefillRoom& room, const Target& target) const {
   const bool waits = target.outstanding > 0 && guards_.has(Guard::kDoneAfterLanded);
-  if (!target.posted_all || waits) {
+  if (!target.posted_all || waits || target.fenced) {
     return false;
   }
   if (room.is_terminal()) {
@@ -343,7 +346,8 @@ void PrefillProtocol::handle(SessionEpoch epoch, const wire::Consumed& consumed)
   finish_if_consumed(*room);
 }
 
-// It may come before its Abort, which is on the way then.
+// Decode fences an attempt that failed. The word of it may come before its Abort, which is on the
+// way then: until that comes nothing more is posted or committed.
 void PrefillProtocol::handle(SessionEpoch epoch, const wire::Fenced& fenced) {
   SessionRecord& record = *records_.at(epoch);
   const auto found = record.attempts.find(fenced.attempt);

@@ -39,6 +39,19 @@ TEST_F(Identity, ButNotForEver) {
   expect_rest();
 }
 
+TEST_F(Identity, TheFirstCauseOfALateSenderStandsThoughTheTableIsFull) {
+  options_.max_rooms = 1;
+  engines();
+  const std::uint64_t receiver = receive(d(), name_room(1), {1});
+  world.run_for(850);
+  expect_failed(d(), receiver, FailureCode::kRoomUnknown);
+  p().open(name_room(9));
+  const std::uint64_t sender = send(p(), name_room(1), {2});
+  world.run_for(5);
+  expect_failed(p(), sender, FailureCode::kRoomUnknown);
+  expect_rest();
+}
+
 TEST_F(Identity, TheTableOfWaitingGrantsIsBounded) {
   options_.max_unopened_grants = 2;
   engines();

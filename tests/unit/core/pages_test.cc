@@ -351,6 +351,25 @@ TEST_F(SourcePages, TheFenceOfDecodeMayBeHeardBeforeItsAbort) {
   expect_rest();
 }
 
+TEST_F(SourcePages, NothingIsPostedOrCommittedUnderAGrantThatIsFenced) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  world.links().hold<wire::Abort>();
+  d().abort(pair.receiver);
+  world.run_for(5);
+  world.fabric().on_write = nullptr;
+  world.fabric().release_held();
+  world.run_for(5);
+  EXPECT_EQ(world.fabric().refused_by_generation(), 7U);
+  EXPECT_EQ(world.fabric().writes_posted(), 7U);
+  EXPECT_FALSE(is_terminal(p().cell(pair.sender).status)) << "its cause comes with the Abort";
+  world.links().release_held();
+  world.run_for(5);
+  expect_failed(p(), pair.sender, FailureCode::kAborted);
+  EXPECT_EQ(world.links().sent<wire::Done>(), 0U);
+  expect_rest();
+}
+
 TEST_F(SourcePages, EveryDecodeRankMustHaveFenced) {
   options_.source_hold_timeout_ms = 60'000;
   engines(1, 2);
