@@ -83,6 +83,7 @@ struct Frame {
   std::vector<std::uint64_t> parts;  // where each part ends; the last is the payload's size
   std::size_t departed = 0;          // parts
   std::size_t arrived = 0;
+  Instant last_arrival;   // of a part, as planned: parts do not overtake each other
   std::size_t taken = 0;  // by the target
   FrameFate fate;
   bool is_second_copy = false;

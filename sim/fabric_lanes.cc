@@ -265,7 +265,7 @@ void FabricSource::capture(Frame& frame, std::uint64_t until) {
 }
 
 void FabricSource::plan_arrival(Session& session, Frame& frame, Duration delay) {
-  Instant at = now() + delay;
+  Instant at = std::max(now() + delay, frame.last_arrival);
   Lane& lane = session.lanes[frame.lane];
   if (lane.serial == frame.lane_serial) {
     at = std::max(at, lane.last_arrival);
@@ -274,7 +274,8 @@ void FabricSource::plan_arrival(Session& session, Frame& frame, Duration delay) 
   plan_part(frame, frame.departed - 1, at);
 }
 
-void FabricSource::plan_part(const Frame& frame, std::size_t part, Instant at) {
+void FabricSource::plan_part(Frame& frame, std::size_t part, Instant at) {
+  frame.last_arrival = at;
   context_.world.agenda.at(at, [this, number = frame.number, part] { arrive(number, part); });
 }
 

@@ -115,7 +115,7 @@ class FabricSource final : public FrameListener {
   void depart_next(Session& session, std::uint32_t lane);
   void plan_arrival(Session& session, Frame& frame, Duration delay);
   void plan_rest(Session& session, Frame& frame);
-  void plan_part(const Frame& frame, std::size_t part, Instant at);
+  void plan_part(Frame& frame, std::size_t part, Instant at);
   void arrive(std::uint64_t number, std::size_t part);
   void lose(std::uint64_t number);
   void capture(Frame& frame, std::uint64_t until);
