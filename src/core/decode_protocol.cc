@@ -31,6 +31,7 @@ bool DecodeProtocol::run_due_timer() {
     room_deadline(*room);
   } else if (key->kind == TimerKind::kSlow) {
     note_slow(room->key, room->attempt, room->status, room->waits_for(), room->deadline_ms);
+    timers_.set({TimerKind::kRoom, room->receiver}, room->deadline);
   } else {
     fence_overdue(*room);
   }
@@ -194,8 +195,8 @@ void DecodeProtocol::advance_bootstrap(DecodeRoom& room) {
   if (room.status != KvPoll::kBootstrapping || room.interests.empty()) {
     return;
   }
-  std::vector<LayoutShape> shapes;
   std::vector<const Session*> live;
+  live.reserve(room.interests.size());
   room.sessions_missing = 0;
   for (const PeerId peer : room.interests) {
     const Session* session = sessions_.live_session_of(peer);
@@ -204,18 +205,18 @@ void DecodeProtocol::advance_bootstrap(DecodeRoom& room) {
       continue;
     }
     live.push_back(session);
-    shapes.push_back(session->peer_self.layout);
   }
   if (room.sessions_missing > 0) {
     return;
   }
-  auto writers = layout::writers_for(config_.self.layout, shapes);
-  if (!writers) {
-    fail_room(room, writers.error());
+  const Result<const ReplicaPlan*> plan = plan_replica(live);
+  if (!plan) {
+    fail_room(room, plan.error());
     return;
   }
   room.writers.clear();
-  for (const layout::Writer& part : *writers) {
+  room.writers.reserve((*plan)->size());
+  for (const auto& [part, copies] : **plan) {
     const Session& session = *live[part.source_index];
     if (guards_.has(Guard::kPrefillEngineEpoch) &&
         session.peer_self.engine_epoch != live.front()->peer_self.engine_epoch) {
@@ -228,6 +229,7 @@ void DecodeProtocol::advance_bootstrap(DecodeRoom& room) {
     writer.peer = room.interests[part.source_index];
     writer.epoch = session.epoch;
     writer.part = part;
+    writer.plan = copies;
     room.writers.push_back(std::move(writer));
   }
   enter(room, RoomTrigger::kPeersReady);
@@ -238,12 +240,45 @@ void DecodeProtocol::advance_bootstrap(DecodeRoom& room) {
   }
 }
 
+// Alike for every room with the same sessions; a session's layouts never change.
+Result<const DecodeProtocol::ReplicaPlan*> DecodeProtocol::plan_replica(
+    const std::vector<const Session*>& live) {
+  std::vector<SessionEpoch> epochs;
+  epochs.reserve(live.size());
+  for (const Session* session : live) {
+    epochs.push_back(session->epoch);
+  }
+  if (const auto known = replica_plans_.find(epochs); known != replica_plans_.end()) {
+    return &known->second;
+  }
+  std::vector<LayoutShape> shapes;
+  for (const Session* session : live) {
+    shapes.push_back(session->peer_self.layout);
+  }
+  const auto writers = layout::writers_for(config_.self.layout, shapes);
+  if (!writers) {
+    return tl::unexpected(writers.error());
+  }
+  ReplicaPlan plan;
+  for (const layout::Writer& writer : *writers) {
+    auto copies =
+        layout::CopyPlan::make(shapes[writer.source_index], config_.self.layout, writer.part);
+    if (!copies) {
+      return tl::unexpected(copies.error());
+    }
+    plan.emplace_back(writer, std::make_shared<const layout::CopyPlan>(std::move(*copies)));
+  }
+  return &replica_plans_.emplace(std::move(epochs), std::move(plan)).first->second;
+}
+
 void DecodeProtocol::set_deadline(DecodeRoom& room, std::uint32_t after_ms) {
   room.deadline_ms = after_ms;
   if (!guards_.has(Guard::kEveryStateHasADeadline) && room.status == KvPoll::kBootstrapping) {
     return;
   }
-  timers_.set({TimerKind::kRoom, room.receiver}, now_ + milliseconds(after_ms));
+  // One timer at a time: most rooms are over before a quarter of their time is.
+  timers_.cancel({TimerKind::kRoom, room.receiver});
+  room.deadline = now_ + milliseconds(after_ms);
   timers_.set({TimerKind::kSlow, room.receiver}, now_ + milliseconds(after_ms) / 4);
 }
 
@@ -412,6 +447,9 @@ void DecodeProtocol::session_started(const SessionStarted& started) {
 
 void DecodeProtocol::session_over(const SessionOver& over) {
   slots_.erase(over.epoch);
+  std::erase_if(replica_plans_, [&](const auto& entry) {
+    return std::ranges::find(entry.first, over.epoch) != entry.first.end();
+  });
   std::vector<ReceiverId> affected;
   for (const auto& [receiver, room] : rooms_) {
     const bool writes = std::ranges::any_of(

@@ -6,12 +6,14 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/decode_room.h"
+#include "core/flat_map.h"
 #include "core/page_ledger.h"
 #include "core/role_protocol.h"
 #include "core/slot_allocator.h"
@@ -47,12 +49,15 @@ class DecodeProtocol final : public RoleProtocol {
   struct SessionSlots {
     SessionSlots(std::uint32_t limit, Guards guards) : slots(limit, guards) {}
     SlotAllocator slots;
-    std::unordered_map<GrantSlot, ReceiverId> owners;
+    FlatMap<GrantSlot, ReceiverId> owners;
     // Attempts with a grant that is not released or a message that is not acknowledged; the
     // low-water mark stays below them (rule 7).
     std::set<AttemptId> open_attempts;
     Generation last_generation;
   };
+
+  using ReplicaPlan =
+      std::vector<std::pair<layout::Writer, std::shared_ptr<const layout::CopyPlan>>>;
 
   // decode_protocol.cc: events
   void on(ReceiverOpened& event);
@@ -80,6 +85,7 @@ class DecodeProtocol final : public RoleProtocol {
   void peer_refused(const PeerRefused& refused);
   void owner_settled(const OwnerSettled& settled);
   void deliver(MessageDelivered& delivered);
+  Result<const ReplicaPlan*> plan_replica(const std::vector<const Session*>& live);
   void advance_bootstrap(DecodeRoom& room);
   void fail_room(DecodeRoom& room, Failure cause);
   void tell_writers_of_failure(DecodeRoom& room);
@@ -114,6 +120,7 @@ class DecodeProtocol final : public RoleProtocol {
   Status check_metadata(const DecodeRoom& room) const;
   Status plan_writers(DecodeRoom& room);
   wire::Grant grant_message(const DecodeRoom& room, const Writer& writer) const;
+  void landed(DecodeRoom& room, Writer& writer, std::span<const layout::Landing> landings);
   void advance_transfer(DecodeRoom& room);
   void start_fence(DecodeRoom& room);
   void end_fence(DecodeRoom& room);
@@ -131,10 +138,12 @@ class DecodeProtocol final : public RoleProtocol {
   void handle(SessionEpoch epoch, const wire::Stale& stale);
 
   PageLedger ledger_;
-  std::unordered_map<ReceiverId, std::unique_ptr<DecodeRoom>> rooms_;
-  std::unordered_map<RoomKey, ReceiverId> open_;  // rooms without a terminal status
-  std::map<AttemptId, ReceiverId> attempts_;      // from the grant on
-  std::unordered_map<GrantId, ReceiverId> grants_;
+  // What each of a replica's prefill ranks writes here, by the sessions with them.
+  std::map<std::vector<SessionEpoch>, ReplicaPlan> replica_plans_;
+  FlatMap<ReceiverId, std::unique_ptr<DecodeRoom>> rooms_;
+  FlatMap<RoomKey, ReceiverId> open_;        // rooms without a terminal status
+  FlatMap<AttemptId, ReceiverId> attempts_;  // from the grant on
+  FlatMap<GrantId, ReceiverId> grants_;
   std::size_t holding_rooms_ = 0;  // by the state of their grant
   std::unordered_map<SessionEpoch, SessionSlots> slots_;
   TimerQueue<TimerKey, TimerKeyHash> timers_;

@@ -28,10 +28,10 @@ struct Writer {
   SessionEpoch epoch;          // 0 until the session lives, and after it ended
   SessionEpoch granted_epoch;  // the session in which the slot was given
   layout::Writer part;
-  std::optional<layout::CopyPlan> plan;
+  std::shared_ptr<const layout::CopyPlan> plan;
   SlotName name;
-  std::unique_ptr<layout::GrantExtent> extent;
-  std::unique_ptr<layout::CoverageSet> coverage;  // refers to extent
+  std::optional<layout::GrantExtent> extent;
+  std::optional<layout::CoverageSet> coverage;
   bool done = false;
   bool drained = false;             // quiet by its own word, every ticket accounted for
   bool torn_down = false;           // quiet by the proven teardown of its session, which is over
@@ -76,6 +76,7 @@ class DecodeRoom {
   const RoomKey key;
   const Instant opened;
   std::uint32_t deadline_ms = 0;  // of the present status, from its beginning
+  Instant deadline;
   KvPoll status = KvPoll::kBootstrapping;
   GrantState grant_state = GrantState::kNone;
   GrantId grant;

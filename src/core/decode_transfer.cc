@@ -26,21 +26,14 @@ Status DecodeProtocol::plan_writers(DecodeRoom& room) {
     if (session == nullptr || slots == slots_.end()) {
       return fail(FailureCode::kPeerLost, "the session ended before the grant");
     }
-    auto plan =
-        layout::CopyPlan::make(session->peer_self.layout, config_.self.layout, writer.part.part);
-    if (!plan) {
-      return tl::unexpected(plan.error());
-    }
-    writer.plan = std::move(*plan);
     const bool aux = writer.part.sends_aux;
     const bool state = writer.part.sends_state;
-    writer.extent = std::make_unique<layout::GrantExtent>(
-        writer.plan->page_slices(), given.pages,
-        aux ? writer.plan->aux_slices() : std::vector<layout::ItemSlice>{},
-        aux ? given.aux_slot : -1,
-        state ? writer.plan->state_slices() : std::vector<layout::ItemSlice>{},
-        state ? given.state_slots : std::vector<std::uint32_t>{});
-    writer.coverage = std::make_unique<layout::CoverageSet>(*writer.extent);
+    writer.extent.emplace(writer.plan->page_slices(), given.pages,
+                          aux ? writer.plan->aux_slices() : std::vector<layout::ItemSlice>{},
+                          aux ? given.aux_slot : -1,
+                          state ? writer.plan->state_slices() : std::vector<layout::ItemSlice>{},
+                          state ? given.state_slots : std::vector<std::uint32_t>{});
+    writer.coverage.emplace(*writer.extent);
     const auto name = slots->second.slots.take();
     if (!name) {
       return fail(FailureCode::kTableFull,
@@ -157,35 +150,50 @@ std::pair<DecodeRoom*, Writer*> DecodeProtocol::find_speaker(SessionEpoch epoch,
   return {room, room == nullptr ? nullptr : room->find_writer(epoch, slot, generation)};
 }
 
+// Most landings come in runs under one grant, which is looked up and moved on once.
 void DecodeProtocol::on(WritesLanded& event) {
-  for (const layout::Landing& landing : event.landings) {
-    const auto [room, writer] = find_landed(landing);
-    if (writer == nullptr || room->is_terminal()) {
+  for (std::span<const layout::Landing> left = event.landings; !left.empty();) {
+    const auto end = std::ranges::find_if_not(left, [&](const layout::Landing& landing) {
+      return landing.session == left.front().session && landing.slot == left.front().slot &&
+             landing.generation == left.front().generation;
+    });
+    const auto count = static_cast<std::size_t>(end - left.begin());
+    if (const auto [room, writer] = find_landed(left.front()); writer != nullptr) {
+      landed(*room, *writer, left.first(count));
+    } else {
+      sink_->count("late_landings", count);
+    }
+    left = left.subspan(count);
+  }
+}
+
+void DecodeProtocol::landed(DecodeRoom& room, Writer& writer,
+                            std::span<const layout::Landing> landings) {
+  for (const layout::Landing& landing : landings) {
+    if (room.is_terminal()) {
       sink_->count("late_landings");
       continue;
     }
     if (!guards_.has(Guard::kCoverageSet)) {
-      writer->counted_bytes += landing.length;
-      advance_transfer(*room);
+      writer.counted_bytes += landing.length;
       continue;
     }
     const auto added =
-        writer->coverage->add(landing.region, landing.item, landing.offset_in_item, landing.length);
+        writer.coverage->add(landing.region, landing.item, landing.offset_in_item, landing.length);
     if (added == layout::CoverageSet::Add::kOutside) {
-      fail_room(*room, Failure{FailureCode::kOutsideGrant,
-                               FailureWhere::kPeer,
-                               fmt::format("a write landed outside the grant: region {} item {} "
-                                           "offset {} length {}",
-                                           landing.region.value(), landing.item,
-                                           landing.offset_in_item, landing.length),
-                               {},
-                               -1});
+      fail_room(room, Failure{FailureCode::kOutsideGrant,
+                              FailureWhere::kPeer,
+                              fmt::format("a write landed outside the grant: region {} item {} "
+                                          "offset {} length {}",
+                                          landing.region.value(), landing.item,
+                                          landing.offset_in_item, landing.length),
+                              {},
+                              -1});
     } else if (added == layout::CoverageSet::Add::kOverlap) {
       sink_->count("overlapping_landings");
-    } else {
-      advance_transfer(*room);
     }
   }
+  advance_transfer(room);
 }
 
 void DecodeProtocol::on(WriteTorn& event) {

@@ -77,7 +77,8 @@ std::vector<std::string> DecodeProtocol::check_invariants() const {
                       grant.value(), receiver.value()));
     }
   }
-  if (!attempts_.empty() && attempts_.rbegin()->first >= next_attempt_) {
+  if (std::ranges::any_of(attempts_,
+                          [&](const auto& entry) { return entry.first >= next_attempt_; })) {
     broken.push_back(fmt::format("S12: attempt {} comes again", next_attempt_.value()));
   }
   for (const auto& [key, receiver] : open_) {

@@ -4,11 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
-#include <unordered_map>
 #include <vector>
 
 #include "base/instant.h"
+#include "core/flat_map.h"
 #include "core/guards.h"
 #include "kvferry/ids.h"
 #include "kvferry/status.h"
@@ -50,11 +49,11 @@ class PageLedger {
     bool revoked = false;
   };
   Guards guards_;
-  std::unordered_map<GrantId, Entry> grants_;
-  std::unordered_map<PageIndex, GrantId> by_page_;
-  std::set<std::int64_t> aux_slots_;
-  std::set<std::uint32_t> state_slots_;
-  std::unordered_map<GrantId, Instant> revoked_at_;
+  FlatMap<GrantId, Entry> grants_;
+  FlatMap<PageIndex, GrantId> by_page_;
+  FlatSet<std::int64_t> aux_slots_;
+  FlatSet<std::uint32_t> state_slots_;
+  FlatMap<GrantId, Instant> revoked_at_;
   std::uint64_t quarantined_pages_ = 0;
   std::uint64_t granted_total_ = 0;
   std::uint64_t returned_total_ = 0;

@@ -39,6 +39,7 @@ bool PrefillProtocol::run_due_timer() {
       const AttemptId attempt =
           room->targets.empty() ? AttemptId{} : room->targets.front()->grant.attempt;
       note_slow(room->key, attempt, room->status, room->waits_for(), room->deadline_ms);
+      timers_.set({TimerKind::kRoom, room->sender, {}}, room->deadline);
     } else {
       give_up_source(*room);
     }
@@ -310,7 +311,9 @@ void PrefillProtocol::set_deadline(PrefillRoom& room, std::uint32_t after_ms) {
   if (!guards_.has(Guard::kEveryStateHasADeadline) && room.status == KvPoll::kBootstrapping) {
     return;
   }
-  timers_.set({TimerKind::kRoom, room.sender, {}}, now_ + milliseconds(after_ms));
+  // One timer at a time: most rooms are over before a quarter of their time is.
+  timers_.cancel({TimerKind::kRoom, room.sender, {}});
+  room.deadline = now_ + milliseconds(after_ms);
   timers_.set({TimerKind::kSlow, room.sender, {}}, now_ + milliseconds(after_ms) / 4);
 }
 

@@ -9,10 +9,10 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/ended_rooms.h"
+#include "core/flat_map.h"
 #include "core/prefill_room.h"
 #include "core/role_protocol.h"
 #include "core/timer_queue.h"
@@ -54,7 +54,7 @@ class PrefillProtocol final : public RoleProtocol {
     std::optional<layout::CopyPlan> plan;  // empty: this rank has nothing for that one
     Tombstones tombstones;
     WriteTracker writes;
-    std::map<AttemptId, SenderId> attempts;  // grants in use
+    FlatMap<AttemptId, SenderId> attempts;  // grants in use
     bool over = false;
   };
   struct UnopenedGrant {
@@ -120,7 +120,8 @@ class PrefillProtocol final : public RoleProtocol {
   void pump(PrefillRoom& room);
   void post_ready(PrefillRoom& room, Target& target);
   void post(PrefillRoom& room, Target& target, const std::vector<layout::ByteCopy>& copies);
-  void completed(const layout::WriteCompletion& completion);
+  SenderId completed(const layout::WriteCompletion& completion);
+  void publish_landed_bytes(SenderId sender);
   void repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked);
   void settle_ticket(SessionRecord& record, Target* target, PrefillRoom* room, TicketId ticket);
   void unknown(TrackedWrite& tracked, SessionRecord& record, PrefillRoom* room, Target* target);
@@ -129,9 +130,9 @@ class PrefillProtocol final : public RoleProtocol {
   void drain_if_settled(PrefillRoom& room, Target& target);
   void say_drained(SessionEpoch epoch, const wire::Abort& abort);
 
-  std::unordered_map<SenderId, std::unique_ptr<PrefillRoom>> rooms_;
-  std::unordered_map<RoomKey, SenderId> open_;  // by match(), as the next two
-  std::unordered_map<SessionEpoch, std::unique_ptr<SessionRecord>> records_;
+  FlatMap<SenderId, std::unique_ptr<PrefillRoom>> rooms_;
+  FlatMap<RoomKey, SenderId> open_;  // by match(), as the next two
+  FlatMap<SessionEpoch, std::unique_ptr<SessionRecord>> records_;
   std::map<RoomKey, std::vector<UnopenedGrant>> unopened_;
   std::size_t unopened_count_ = 0;
   EndedRooms ended_;

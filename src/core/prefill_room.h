@@ -62,6 +62,7 @@ class PrefillRoom {
   const RoomKey key;
   const Instant opened;
   std::uint32_t deadline_ms = 0;  // of the present status, from its beginning
+  Instant deadline;
   KvPoll status = KvPoll::kBootstrapping;
   std::optional<Failure> cause;
 

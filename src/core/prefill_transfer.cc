@@ -93,21 +93,39 @@ void PrefillProtocol::post(PrefillRoom& room, Target& target,
 }
 
 void PrefillProtocol::on(WritesCompleted& event) {
+  SenderId last;
   for (const layout::WriteCompletion& completion : event.completions) {
-    completed(completion);
+    const SenderId sender = completed(completion);
+    if (sender != last) {
+      publish_landed_bytes(last);
+    }
+    last = sender;
+  }
+  publish_landed_bytes(last);
+}
+
+void PrefillProtocol::publish_landed_bytes(SenderId sender) {
+  if (const PrefillRoom* room = find(sender)) {
+    std::uint64_t landed = 0;
+    for (const auto& target : room->targets) {
+      landed += target->landed_bytes;
+    }
+    sink_->publish_landed_bytes(sender, landed);
   }
 }
 
-void PrefillProtocol::completed(const layout::WriteCompletion& completion) {
+// Returns whose write it was, if it was anybody's.
+SenderId PrefillProtocol::completed(const layout::WriteCompletion& completion) {
   const auto found = records_.find(completion.session);
   TrackedWrite* tracked =
       found == records_.end() ? nullptr : found->second->writes.find(completion.ticket);
   if (tracked == nullptr || tracked->unknown) {
     sink_->count("late_completions");
-    return;
+    return {};
   }
   SessionRecord& record = *found->second;
-  PrefillRoom* room = find(tracked->sender);
+  const SenderId sender = tracked->sender;
+  PrefillRoom* room = find(sender);
   Target* target = room == nullptr ? nullptr
                                    : room->find(completion.session, tracked->write.slot,
                                                 tracked->write.generation);
@@ -117,14 +135,9 @@ void PrefillProtocol::completed(const layout::WriteCompletion& completion) {
       if (target != nullptr) {
         ++target->landed_writes;
         target->landed_bytes += bytes;
-        std::uint64_t landed = 0;
-        for (const auto& each : room->targets) {
-          landed += each->landed_bytes;
-        }
-        sink_->publish_landed_bytes(room->sender, landed);
       }
       settle_ticket(record, target, room, completion.ticket);
-      return;
+      break;
     }
     case layout::WriteOutcome::kRefused: {
       const TrackedWrite copy = *tracked;
@@ -132,12 +145,13 @@ void PrefillProtocol::completed(const layout::WriteCompletion& completion) {
         repost_or_fail(*room, *target, copy);
       }
       settle_ticket(record, target, room, completion.ticket);
-      return;
+      break;
     }
     case layout::WriteOutcome::kUnknown:
       unknown(*tracked, record, room, target);
-      return;
+      break;
   }
+  return sender;
 }
 
 // Rule 2: neither landed nor refused, so it is not posted again, and it stays outstanding.

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
+#include "core/flat_map.h"
 #include "kvferry/ids.h"
 #include "layout/write.h"
 
@@ -50,7 +50,7 @@ class WriteTracker {
   std::size_t size() const { return writes_.size(); }
 
  private:
-  std::unordered_map<TicketId, TrackedWrite> writes_;
+  FlatMap<TicketId, TrackedWrite> writes_;
   TicketId last_;
   TicketId newest_;
   bool risen_ = true;

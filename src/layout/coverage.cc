@@ -37,33 +37,37 @@ std::uint64_t piece_end(const ItemSlice& slice, std::uint64_t offset) {
 
 }  // namespace
 
+GrantExtent::GrantExtent() : held_(std::make_shared<const Contents>()) {}
+
 GrantExtent::GrantExtent(std::vector<ItemSlice> page_slices, std::vector<PageIndex> pages,
                          std::vector<ItemSlice> aux_slices, std::int64_t aux_slot,
                          std::vector<ItemSlice> state_slices,
-                         std::vector<std::uint32_t> state_slots)
-    : pages_(std::move(pages)) {
+                         std::vector<std::uint32_t> state_slots) {
+  const auto made = std::make_shared<Contents>();
+  held_ = made;
+  made->pages = std::move(pages);
   std::vector<std::uint32_t> items;
-  items.reserve(pages_.size());
-  for (const PageIndex page : pages_) {
+  items.reserve(made->pages.size());
+  for (const PageIndex page : made->pages) {
     items.push_back(page.value());
   }
-  add_rules(std::move(page_slices), items);
-  if (!lists_.empty()) {
+  made->add_rules(std::move(page_slices), items);
+  if (!made->lists.empty()) {
     std::uint64_t distinct = 0;
-    for (const ItemRun& run : lists_.front().runs) distinct += run.count;
+    for (const ItemRun& run : made->lists.front().runs) distinct += run.count;
     // A page that stands twice has one place, its first.
-    next_page_is_next_place_ = distinct == pages_.size();
+    made->next_page_is_next_place = distinct == made->pages.size();
   }
   if (aux_slot >= 0) {
     const auto slot = static_cast<std::uint32_t>(aux_slot);
-    add_rules(std::move(aux_slices), {&slot, 1});
+    made->add_rules(std::move(aux_slices), {&slot, 1});
   }
-  add_rules(std::move(state_slices), state_slots);
-  std::sort(rules_.begin(), rules_.end(),
+  made->add_rules(std::move(state_slices), state_slots);
+  std::sort(made->rules.begin(), made->rules.end(),
             [](const RegionRule& a, const RegionRule& b) { return a.region < b.region; });
-  for (RegionRule& rule : rules_) {
-    rule.first_place = place_count_;
-    place_count_ += lists_[rule.list].item_count;
+  for (RegionRule& rule : made->rules) {
+    rule.first_place = made->place_count;
+    made->place_count += made->lists[rule.list].item_count;
   }
 }
 
@@ -90,42 +94,46 @@ GrantExtent::ItemRuns GrantExtent::make_runs(std::span<const std::uint32_t> item
   return runs;
 }
 
-void GrantExtent::add_rules(std::vector<ItemSlice> slices, std::span<const std::uint32_t> items) {
-  if (slices.empty() || items.empty()) {
+void GrantExtent::Contents::add_rules(std::vector<ItemSlice> added,
+                                      std::span<const std::uint32_t> items) {
+  if (added.empty() || items.empty()) {
     return;
   }
-  std::sort(slices.begin(), slices.end(), [](const ItemSlice& a, const ItemSlice& b) {
+  std::sort(added.begin(), added.end(), [](const ItemSlice& a, const ItemSlice& b) {
     return a.target_region != b.target_region ? a.target_region < b.target_region
                                               : a.offset < b.offset;
   });
-  for (const ItemSlice& slice : slices) {
+  for (const ItemSlice& slice : added) {
     if (slice_bytes(slice) == 0) {
       continue;
     }
-    if (rules_.empty() || rules_.back().region != slice.target_region ||
-        rules_.back().list != lists_.size()) {
-      rules_.push_back({slice.target_region, {}, 0, lists_.size()});
+    if (rules.empty() || rules.back().region != slice.target_region ||
+        rules.back().list != lists.size()) {
+      rules.push_back(
+          {slice.target_region, static_cast<std::uint32_t>(slices.size()), 0, 0, lists.size(), 0});
     }
-    RegionRule& rule = rules_.back();
-    rule.slices.push_back(simplified(slice));
+    RegionRule& rule = rules.back();
+    slices.push_back(simplified(slice));
+    ++rule.slice_count;
     rule.item_bytes += slice_bytes(slice);
-    total_bytes_ += slice_bytes(slice) * items.size();
+    total_bytes += slice_bytes(slice) * items.size();
     // Pieces that touch at the target may still come one by one: they lie apart at the source.
-    total_writes_ += std::uint64_t{slice.piece_count} * items.size();
+    total_writes += std::uint64_t{slice.piece_count} * items.size();
   }
-  lists_.push_back({make_runs(items), items.size()});
+  lists.push_back({make_runs(items), items.size()});
 }
 
 const GrantExtent::RegionRule* GrantExtent::find_rule(RegionId region) const {
+  const std::vector<RegionRule>& rules = held_->rules;
   const auto found = std::lower_bound(
-      rules_.begin(), rules_.end(), region,
+      rules.begin(), rules.end(), region,
       [](const RegionRule& rule, RegionId wanted) { return rule.region < wanted; });
-  return found != rules_.end() && found->region == region ? &*found : nullptr;
+  return found != rules.end() && found->region == region ? &*found : nullptr;
 }
 
 std::optional<std::uint32_t> GrantExtent::find_item(const RegionRule& rule,
                                                     std::uint32_t item) const {
-  const ItemRuns& runs = lists_[rule.list].runs;
+  const ItemRuns& runs = held_->lists[rule.list].runs;
   if (runs.empty()) {
     return std::nullopt;
   }
@@ -141,15 +149,16 @@ std::optional<std::uint32_t> GrantExtent::find_item(const RegionRule& rule,
   return found ? std::optional(run->position + (item - run->first)) : std::nullopt;
 }
 
-bool GrantExtent::covers(const RegionRule& rule, std::uint64_t offset, std::uint64_t length) {
+bool GrantExtent::covers(const RegionRule& rule, std::uint64_t offset, std::uint64_t length) const {
   const std::uint64_t end = offset + length;
   if (length == 0 || end < offset) {
     return false;
   }
+  const std::span slices(held_->slices.data() + rule.first_slice, rule.slice_count);
   // Hops from piece to piece; the usual range lies in the first one.
   for (std::uint64_t at = offset; at < end;) {
     std::uint64_t next = 0;
-    for (const ItemSlice& slice : rule.slices) {
+    for (const ItemSlice& slice : slices) {
       next = std::max(next, piece_end(slice, at));
     }
     if (next == 0) {
@@ -169,16 +178,17 @@ bool GrantExtent::contains(RegionId region, std::uint32_t item, std::uint64_t of
 std::optional<std::uint64_t> GrantExtent::place_of(RegionId region, std::uint32_t item,
                                                    std::uint64_t offset, std::uint64_t length,
                                                    LastPlace& last) const {
-  const RegionRule* rule = last.rule < rules_.size() && rules_[last.rule].region == region
-                               ? &rules_[last.rule]
+  const Contents& held = *held_;
+  const RegionRule* rule = last.rule < held.rules.size() && held.rules[last.rule].region == region
+                               ? &held.rules[last.rule]
                                : find_rule(region);
   if (rule == nullptr || !covers(*rule, offset, length)) {
     return std::nullopt;
   }
-  last.rule = static_cast<std::size_t>(rule - rules_.data());
+  last.rule = static_cast<std::size_t>(rule - held.rules.data());
   const std::uint32_t next = last.position + 1;
-  const bool is_next = next_page_is_next_place_ && rule->list == 0 && next < pages_.size() &&
-                       pages_[next].value() == item;
+  const bool is_next = held.next_page_is_next_place && rule->list == 0 &&
+                       next < held.pages.size() && held.pages[next].value() == item;
   const auto position = is_next ? std::optional(next) : find_item(*rule, item);
   if (!position) {
     return std::nullopt;
@@ -187,12 +197,8 @@ std::optional<std::uint64_t> GrantExtent::place_of(RegionId region, std::uint32_
   return rule->first_place + *position;
 }
 
-std::uint64_t GrantExtent::total_bytes() const { return total_bytes_; }
-std::uint64_t GrantExtent::total_writes_bound() const { return total_writes_; }
-std::span<const PageIndex> GrantExtent::pages() const { return pages_; }
-
-CoverageSet::CoverageSet(const GrantExtent& extent)
-    : extent_(&extent), covers_(extent.rules_.size()) {}
+CoverageSet::CoverageSet(GrantExtent extent)
+    : extent_(std::move(extent)), whole_(extent_.place_count()) {}
 
 bool CoverageSet::insert(std::vector<Interval>& intervals, Interval added) {
   // First interval that ends after the new one begins.
@@ -219,27 +225,25 @@ bool CoverageSet::insert(std::vector<Interval>& intervals, Interval added) {
 
 CoverageSet::Add CoverageSet::add(RegionId region, std::uint32_t item, std::uint64_t offset,
                                   std::uint64_t length) {
-  const GrantExtent::RegionRule* rule = extent_->find_rule(region);
-  if (rule == nullptr || !GrantExtent::covers(*rule, offset, length)) {
+  const GrantExtent::RegionRule* rule = extent_.find_rule(region);
+  if (rule == nullptr || !extent_.covers(*rule, offset, length)) {
     return Add::kOutside;
   }
-  const auto position = extent_->find_item(*rule, item);
+  const auto position = extent_.find_item(*rule, item);
   if (!position) {
     return Add::kOutside;
   }
-  if (is_full()) {
-    return Add::kOverlap;  // also after cover_all(), which keeps no places
-  }
-  RegionCover& cover = covers_[static_cast<std::size_t>(rule - extent_->rules_.data())];
-  if (*position < cover.whole.size() && cover.whole[*position]) {
+  const std::uint64_t place = rule->first_place + *position;
+  // After cover_all(), too, which keeps no places.
+  if (is_full() || whole_[place]) {
     return Add::kOverlap;
   }
   bool is_whole = length == rule->item_bytes;
-  if (is_whole && cover.partial.contains(*position)) {
+  if (is_whole && partial_.contains(place)) {
     return Add::kOverlap;
   }
   if (!is_whole) {
-    Partial& partial = cover.partial[*position];
+    Partial& partial = partial_[place];
     if (!insert(partial.intervals, {offset, offset + length})) {
       return Add::kOverlap;
     }
@@ -247,11 +251,8 @@ CoverageSet::Add CoverageSet::add(RegionId region, std::uint32_t item, std::uint
     is_whole = partial.bytes == rule->item_bytes;
   }
   if (is_whole) {
-    cover.partial.erase(*position);
-    if (cover.whole.size() <= *position) {
-      cover.whole.resize(*position + 1);
-    }
-    cover.whole[*position] = true;
+    partial_.erase(place);
+    whole_[place] = true;
   }
   covered_bytes_ += length;
   return Add::kAdded;

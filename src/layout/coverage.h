@@ -2,10 +2,11 @@
 // Pure. Success needs a full set (rule 10): "the last chunk was seen" is not enough.
 #pragma once
 
+#include <boost/unordered/unordered_flat_map.hpp>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "kvferry/ids.h"
@@ -13,10 +14,11 @@
 
 namespace kvferry::layout {
 
-// Immutable once made, so that a transport's threads may read it without a lock.
+// Immutable once made, so that a transport's threads may read it without a lock. Copies share what
+// they hold and cost next to nothing.
 class GrantExtent {
  public:
-  GrantExtent() = default;
+  GrantExtent();
   // pages: the whole page list of the grant, every one of which this writer fills with page_slices.
   // aux_slot -1 and empty state_slots: none from this writer. A list with an item twice can never
   // be covered: the second landing is an overlap.
@@ -37,10 +39,10 @@ class GrantExtent {
   };
   std::optional<std::uint64_t> place_of(RegionId region, std::uint32_t item, std::uint64_t offset,
                                         std::uint64_t length, LastPlace& last) const;
-  std::uint64_t place_count() const { return place_count_; }
-  std::uint64_t total_bytes() const;
-  std::uint64_t total_writes_bound() const;  // pieces in all
-  std::span<const PageIndex> pages() const;
+  std::uint64_t place_count() const { return held_->place_count; }
+  std::uint64_t total_bytes() const { return held_->total_bytes; }
+  std::uint64_t total_writes_bound() const { return held_->total_writes; }  // pieces in all
+  std::span<const PageIndex> pages() const { return held_->pages; }
 
  private:
   friend class CoverageSet;
@@ -54,45 +56,51 @@ class GrantExtent {
   using ItemRuns = std::vector<ItemRun>;  // sorted by first; repeated items keep one position
   struct RegionRule {
     RegionId region;
-    std::vector<ItemSlice> slices;  // sorted by offset
-    std::uint64_t item_bytes = 0;   // of all slices together
-    std::size_t list = 0;           // index into lists_
+    std::uint32_t first_slice = 0;  // index into slices, sorted by offset from there on
+    std::uint32_t slice_count = 0;
+    std::uint64_t item_bytes = 0;  // of all slices together
+    std::size_t list = 0;          // index into lists
     std::uint64_t first_place = 0;
   };
-
-  static ItemRuns make_runs(std::span<const std::uint32_t> items);
-  void add_rules(std::vector<ItemSlice> slices, std::span<const std::uint32_t> items);
-  const RegionRule* find_rule(RegionId region) const;
-  // Position of the item in the rule's list, or nothing.
-  std::optional<std::uint32_t> find_item(const RegionRule& rule, std::uint32_t item) const;
-  static bool covers(const RegionRule& rule, std::uint64_t offset, std::uint64_t length);
-
-  std::vector<RegionRule> rules_;  // sorted by region
   struct ItemList {
     ItemRuns runs;
     std::uint64_t item_count = 0;
   };
-  std::vector<ItemList> lists_;  // pages first, if there are any
-  std::vector<PageIndex> pages_;
-  bool next_page_is_next_place_ = false;  // no page stands twice
-  std::uint64_t place_count_ = 0;
-  std::uint64_t total_bytes_ = 0;
-  std::uint64_t total_writes_ = 0;
+  struct Contents {
+    std::vector<RegionRule> rules;  // sorted by region
+    std::vector<ItemSlice> slices;
+    std::vector<ItemList> lists;  // pages first, if there are any
+    std::vector<PageIndex> pages;
+    bool next_page_is_next_place = false;  // no page stands twice
+    std::uint64_t place_count = 0;
+    std::uint64_t total_bytes = 0;
+    std::uint64_t total_writes = 0;
+
+    void add_rules(std::vector<ItemSlice> added, std::span<const std::uint32_t> items);
+  };
+
+  static ItemRuns make_runs(std::span<const std::uint32_t> items);
+  const RegionRule* find_rule(RegionId region) const;
+  // Position of the item in the rule's list, or nothing.
+  std::optional<std::uint32_t> find_item(const RegionRule& rule, std::uint32_t item) const;
+  bool covers(const RegionRule& rule, std::uint64_t offset, std::uint64_t length) const;
+
+  std::shared_ptr<const Contents> held_;
 };
 
 class CoverageSet {
  public:
-  explicit CoverageSet(const GrantExtent& extent);  // extent must outlive the set
+  explicit CoverageSet(GrantExtent extent);
 
   enum class Add : std::uint8_t { kAdded, kOverlap, kOutside };
   // kOverlap: some byte was here already; nothing is added then.
   Add add(RegionId region, std::uint32_t item, std::uint64_t offset, std::uint64_t length);
 
   // For transports whose target sees no single landing: the writer's Done vouches for every byte.
-  void cover_all() { covered_bytes_ = extent_->total_bytes(); }
+  void cover_all() { covered_bytes_ = extent_.total_bytes(); }
 
   std::uint64_t covered_bytes() const { return covered_bytes_; }
-  bool is_full() const { return covered_bytes_ == extent_->total_bytes(); }
+  bool is_full() const { return covered_bytes_ == extent_.total_bytes(); }
 
  private:
   struct Interval {
@@ -104,15 +112,12 @@ class CoverageSet {
     std::vector<Interval> intervals;  // sorted, disjoint, not touching
     std::uint64_t bytes = 0;
   };
-  struct RegionCover {
-    std::vector<bool> whole;  // by position: all of the item's bytes landed
-    std::unordered_map<std::uint32_t, Partial> partial;  // by position
-  };
   // Whether the range touches none of the intervals; inserts it when it does not.
   static bool insert(std::vector<Interval>& intervals, Interval added);
 
-  const GrantExtent* extent_;
-  std::vector<RegionCover> covers_;  // parallel to the extent's rules
+  GrantExtent extent_;
+  std::vector<bool> whole_;  // by place: all of the item's bytes landed
+  boost::unordered_flat_map<std::uint64_t, Partial> partial_;  // by place
   std::uint64_t covered_bytes_ = 0;
 };
 
