@@ -73,6 +73,10 @@ Status RegistryWorker::start() {
 }
 
 bool RegistryWorker::add_query(core::ResolvePrefill query, Answer answer) {
+  if (auto rows = find_fresh(query)) {
+    answer(std::move(*rows));
+    return true;
+  }
   const Instant deadline = monotonic_now() + milliseconds(config_.total_timeout_ms);
   std::unique_lock lock(mutex_);
   if (ended_) {
@@ -118,6 +122,7 @@ void RegistryWorker::request_refresh() {
 void RegistryWorker::invalidate(const std::string& endpoint) {
   std::lock_guard lock(mutex_);
   invalidated_ = true;
+  fresh_until_ = {};
   if (endpoint.empty()) {
     last_rows_.reset();
   } else if (last_rows_ != nullptr) {
@@ -359,6 +364,26 @@ void RegistryWorker::look_up() {
   lookup_not_before_ = now + jittered(lookup_pause_);
 }
 
+// Rows in use are looked up again before they are too old, so that no room waits for it.
+std::optional<std::vector<core::PeerRow>> RegistryWorker::find_fresh(
+    const core::ResolvePrefill& question) {
+  std::shared_ptr<const std::vector<core::RegistryRow>> rows;
+  {
+    std::lock_guard lock(mutex_);
+    const Instant now = monotonic_now();
+    if (now >= fresh_until_) {
+      return std::nullopt;
+    }
+    if (now + (kRowsFresh - kRefreshInterval) >= fresh_until_ &&
+        !std::exchange(refresh_requested_, true)) {
+      changed_.notify_one();
+    }
+    rows = last_rows_;
+  }
+  auto chosen = choose_prefill(*rows, question);
+  return chosen ? std::optional(std::move(*chosen)) : std::nullopt;
+}
+
 // Out of what the registry said last; under the mutex. A row that is out of date does no harm: a
 // peer proves its key and its incarnation.
 Result<std::vector<core::PeerRow>> RegistryWorker::recall(
@@ -422,6 +447,7 @@ void RegistryWorker::use_rows(std::vector<core::RegistryRow> rows, Instant now) 
   {
     std::lock_guard lock(mutex_);
     last_rows_ = std::make_shared<const std::vector<core::RegistryRow>>(rows);
+    fresh_until_ = invalidated_ ? Instant{} : now + kRowsFresh;
     doubted_.clear();
     silent_ = false;
   }

@@ -65,9 +65,9 @@ class RegistryWorker {
   Status start();
 
   // --- any thread; none waits ---
-  // Answered within total_timeout_ms, and one try at most more, mostly on the worker's thread; at
-  // once, with kBootstrapFailed, when that thread has ended by an exception. False when max_queries
-  // wait; then it is not answered.
+  // Answered within total_timeout_ms, and one try at most more: at once, on the caller's thread,
+  // out of rows that are fresh, or with kBootstrapFailed when the worker's thread has ended by an
+  // exception; else on that thread. False when max_queries wait; then it is not answered.
   bool add_query(core::ResolvePrefill query, Answer answer);
   void want_pairs();
   // Looks again, at most every 200 ms.
@@ -102,6 +102,7 @@ class RegistryWorker {
   void register_self();
   void registration_failed(Failure cause, bool refused);
   void look_up();
+  std::optional<std::vector<core::PeerRow>> find_fresh(const core::ResolvePrefill& question);
   Result<std::vector<core::PeerRow>> recall(const core::ResolvePrefill& question) const;
   void lookup_failed(const Failure& cause, bool final);
   Result<std::vector<core::RegistryRow>> fetch_rows(bool& final);
@@ -131,6 +132,7 @@ class RegistryWorker {
   // While the registry does not answer: what it said last. Sessions outlive it, and a room between
   // peers that have one must not wait for it.
   std::shared_ptr<const std::vector<core::RegistryRow>> last_rows_;
+  Instant fresh_until_{};          // of last_rows_: they answer without the thread
   std::set<std::string> doubted_;  // endpoints lost since then
   bool silent_ = false;            // the last look-up failed
   bool pairs_wanted_ = false;

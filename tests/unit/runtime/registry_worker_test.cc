@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <mutex>
 #include <set>
 #include <stdexcept>
+#include <thread>
 
 #include "await.h"
 #include "kvferry/bootstrap_server.h"
@@ -68,6 +71,52 @@ TEST(RegistryWorker, EveryQueryIsAnsweredOnceThoughTheThreadFails) {
   collect();
   EXPECT_EQ(answered, (std::multiset<std::uint64_t>{1, 2, 3}));
   EXPECT_TRUE(worker.registration().refused);
+}
+
+TEST(RegistryWorker, FreshRowsAnswerAtOnceUntilAPeerIsLost) {
+  const test::TempFile token("a-token-of-this-cluster\n");
+  BootstrapServerOptions server_options;
+  server_options.cluster_token_file = token.path();
+  const auto server = std::move(*BootstrapServer::start(server_options));
+  const auto tokens = std::move(*ClusterTokens::load(token.path()));
+  const auto client = net::HttpClient::start();
+  KeyDirectory keys{std::chrono::seconds(3)};
+  RegistryCounters counters;
+  RegistryWorkerConfig config;
+  config.address = server->address();
+  config.self = test::prefill_row("prefill:1", 77);
+  RegistryWorker worker(config, *client, *tokens, keys, counters,
+                        [](const std::string&, std::vector<core::PeerRow>) {});
+  ASSERT_TRUE(worker.start());
+
+  struct Told {
+    std::mutex mutex;
+    std::thread::id by;
+    std::size_t answers = 0;
+  };
+  const auto told = std::make_shared<Told>();
+  // Returns whether the answer came within the call, on this thread.
+  const auto is_told_at_once = [&] {
+    const std::size_t before = (std::lock_guard(told->mutex), told->answers);
+    EXPECT_TRUE(worker.add_query({core::ReceiverId(1), config.address, config.self.instance, 0},
+                                 [told](const Result<std::vector<core::PeerRow>>& rows) {
+                                   EXPECT_TRUE(rows);
+                                   const std::lock_guard lock(told->mutex);
+                                   told->by = std::this_thread::get_id();
+                                   ++told->answers;
+                                 }));
+    EXPECT_TRUE(test::await([&] {
+      const std::lock_guard lock(told->mutex);
+      return told->answers == before + 1;
+    }));
+    const std::lock_guard lock(told->mutex);
+    return told->by == std::this_thread::get_id();
+  };
+  EXPECT_FALSE(is_told_at_once()) << "nobody has looked yet";
+  // A slow machine may take longer between two calls than rows are fresh.
+  EXPECT_TRUE(test::await([&] { return is_told_at_once(); }));
+  worker.invalidate("another:1");
+  EXPECT_FALSE(is_told_at_once()) << "what was said before the loss answers no more";
 }
 
 }  // namespace
