@@ -18,6 +18,9 @@ namespace {
 constexpr std::uint64_t kLeastRoomsPerLane = 4;
 constexpr std::uint64_t kLeastPeerRoomsPerLane = 2;
 constexpr std::uint64_t kLeastRooms = 200;
+// The first turn meets cold memory and says little of how many rooms a turn takes; the second is as
+// long as that told.
+constexpr std::uint32_t kWarmUps = 2;
 constexpr std::chrono::milliseconds kPeerPatience{150'000};
 
 std::uint64_t rooms_for(double rooms_per_s, double seconds, std::uint32_t concurrency,
@@ -142,9 +145,11 @@ class HandoffBench {
     }
     const std::size_t count = outcome_.series.size() - first;
     std::vector<std::uint64_t> rooms(count, 0);
-    for (std::uint32_t round = 0; round <= options_.rounds; ++round) {
-      hooks_.progress(
-          fmt::format("concurrency {}: round {} of {}", concurrency, round, options_.rounds));
+    for (std::uint32_t round = 0; round < kWarmUps + options_.rounds; ++round) {
+      const bool warms_up = round < kWarmUps;
+      hooks_.progress(warms_up ? fmt::format("concurrency {}: warming up", concurrency)
+                               : fmt::format("concurrency {}: round {} of {}", concurrency,
+                                             round + 1 - kWarmUps, options_.rounds));
       // Begins with another one each time, so that none always follows the same neighbour.
       for (std::size_t turn = 0; turn < count; ++turn) {
         const std::size_t i = (round + turn) % count;
@@ -156,7 +161,7 @@ class HandoffBench {
         if (!figures && !series.is_peer) return tl::unexpected(figures.error());
         if (!figures) {
           series.failure = figures.error().what;
-        } else if (round == 0) {
+        } else if (warms_up) {
           rooms[i] = rooms_for(figures->rooms_per_s, options_.seconds, concurrency, least);
         } else {
           series.turns.push_back(*figures);
