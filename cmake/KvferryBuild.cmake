@@ -2,6 +2,7 @@
 #   kvferry_library(NAME SOURCES... DEPS...)   one static library per folder
 #   kvferry_library_with_lab(...)              and its build with guards that can be missing
 #   kvferry_test(NAME SOURCES... DEPS... LABEL unit|conformance|e2e)
+#   kvferry_program(NAME SOURCE DEPS...)       a program of the product, in the build folder's root
 #   kvferry_light_sanitizers(FILES...)         heavy units (Beast, CLI11): address sanitizer only
 
 set(CMAKE_CXX_STANDARD 20)
@@ -18,8 +19,9 @@ if(KVFERRY_CCACHE)
       CCACHE_SLOPPINESS=pch_defines,time_macros ${KVFERRY_CCACHE})
 endif()
 
-# Everywhere alike, executables included: the precompiled header is shared by all targets.
-add_compile_options(-fPIC)
+# Everywhere alike, executables included: the precompiled header is shared by all targets. Nobody puts
+# functions of his own in the place of ours at load time, so calls within a unit may be inlined.
+add_compile_options(-fPIC -fno-semantic-interposition)
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
                     -Wimplicit-fallthrough -Werror -fpch-preprocess)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
@@ -92,6 +94,22 @@ function(kvferry_library_with_lab NAME)
   endforeach()
   kvferry_library(${NAME}_lab SOURCES ${ARG_SOURCES} DEPS ${LAB_DEPS})
   target_compile_definitions(${NAME}_lab PUBLIC KVFERRY_LAB)
+endfunction()
+
+# A program brings its own allocator; the library leaves that to its host. Sanitizers bring theirs.
+if(NOT KVFERRY_SANITIZE)
+  find_package(mimalloc REQUIRED)
+endif()
+
+function(kvferry_program NAME SOURCE)
+  add_executable(${NAME} ${SOURCE})
+  target_compile_definitions(${NAME} PRIVATE KVFERRY_VERSION="${PROJECT_VERSION}")
+  if(NOT KVFERRY_SANITIZE)
+    # First, and though nothing names it: it takes the place of malloc and new for all that follows.
+    target_link_libraries(${NAME} PRIVATE -Wl,--push-state,--no-as-needed mimalloc -Wl,--pop-state)
+  endif()
+  target_link_libraries(${NAME} PRIVATE ${ARGN})
+  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()
 
 find_package(GTest REQUIRED)
