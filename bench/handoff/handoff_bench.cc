@@ -46,10 +46,12 @@ class HandoffBench {
       : options_(options), hooks_(hooks), outcome_(outcome) {}
 
   Status run() {
-    for (const std::string& transport : options_.transports) {
-      hooks_.progress(fmt::format("starting two engines over {}", transport));
+    for (const std::string& name : options_.transports) {
+      const auto engine = parse_engine_name(name);
+      if (!engine) return fail(FailureCode::kInvalidArgument, fmt::format("no engine '{}'", name));
+      hooks_.progress(fmt::format("starting two engines over {}", name));
       auto pair = start_pair(
-          transport, *std::max_element(options_.concurrency.begin(), options_.concurrency.end()));
+          *engine, *std::max_element(options_.concurrency.begin(), options_.concurrency.end()));
       if (!pair) return tl::unexpected(pair.error());
       pairs_.push_back(std::move(*pair));
     }
@@ -64,10 +66,10 @@ class HandoffBench {
   }
 
  private:
-  Result<std::unique_ptr<HandoffPair>> start_pair(const std::string& transport,
-                                                  std::uint32_t lanes) {
+  Result<std::unique_ptr<HandoffPair>> start_pair(const EngineName& engine, std::uint32_t lanes) {
     HandoffSetup setup;
-    transport.copy(setup.transport.data(), setup.transport.size() - 1);
+    setup.without = engine.without;
+    engine.transport.copy(setup.transport.data(), setup.transport.size() - 1);
     setup.lanes = lanes;
     setup.pages_per_room = options_.pages_per_room;
     setup.layers = options_.layers;
@@ -93,7 +95,7 @@ class HandoffBench {
   }
 
   static Content content_of(const std::string& transport) {
-    return transport == kNullName ? Content::kNone : Content::kStamp;
+    return transport.starts_with(kNullName) ? Content::kNone : Content::kStamp;
   }
 
   Result<TurnFigures> pair_turn(HandoffPair& pair, const std::string& transport,
@@ -192,7 +194,7 @@ class HandoffBench {
       return {};
     }
     hooks_.progress("growth: starting two engines");
-    auto pair = start_pair(null, kManyRooms);
+    auto pair = start_pair({null, Without::kNothing}, kManyRooms);
     if (!pair) return tl::unexpected(pair.error());
     for (std::uint32_t round = 0; round <= options_.growth_rounds; ++round) {
       hooks_.progress(fmt::format("growth: round {} of {}", round, options_.growth_rounds));

@@ -51,7 +51,16 @@ KvArgs engine_args(Role role, const HandoffSetup& setup, const RoomMemory& memor
 Options options_of(const HandoffSetup& setup) {
   Options options;
   options.bootstrap_addresses = {setup.registry.data()};
-  options.curve = setup.curve != 0;
+  options.curve = setup.curve != 0 && setup.without != Without::kCurve;
+  // As good as never.
+  constexpr std::uint32_t kHourMs = 3'600'000;
+  if (setup.without == Without::kHeartbeats) {
+    options.heartbeat_interval_ms = kHourMs;
+    options.heartbeat_timeout_ms = 4 * kHourMs;
+  } else if (setup.without == Without::kRetransmission) {
+    options.retransmit_min_ms = kHourMs;
+    options.retransmit_max_ms = kHourMs;
+  }
   if (setup.bootstrap_timeout_ms > 0) options.bootstrap_timeout_ms = setup.bootstrap_timeout_ms;
   // A side may be a whole set of lanes ahead of the other.
   const std::uint32_t rooms = setup.lanes * 2;
@@ -68,10 +77,10 @@ Options options_of(const HandoffSetup& setup) {
 
 data_plane::TransportMaker transport_maker(const HandoffSetup& setup) {
   if (!is_null(setup)) return {};
-  return [pages = setup.pages_per_room](
+  return [pages = setup.pages_per_room, fences = setup.without != Without::kFence](
              const data_plane::TransportConfig&,
              data_plane::CompletionSink& sink) -> Result<std::unique_ptr<data_plane::Transport>> {
-    return std::make_unique<NullTransport>(sink, pages);
+    return std::make_unique<NullTransport>(sink, pages, fences);
   };
 }
 

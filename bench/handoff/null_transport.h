@@ -17,11 +17,11 @@ namespace kvferry::bench {
 class NullTransport final : public data_plane::Transport {
  public:
   // pages_per_room: a grant that begins with page k * pages_per_room has aux slot k.
-  NullTransport(data_plane::CompletionSink& sink, std::uint32_t pages_per_room)
-      : sink_(sink), pages_per_room_(pages_per_room) {}
+  NullTransport(data_plane::CompletionSink& sink, std::uint32_t pages_per_room, bool fences = true)
+      : sink_(sink), pages_per_room_(pages_per_room), fences_(fences) {}
 
   data_plane::TransportProperties properties() const override {
-    return {"null", true, true, false};
+    return {"null", true, fences_, false};
   }
   std::vector<data_plane::TransportCounter> counters() const override;
   std::vector<std::uint8_t> local_blob() const override { return {0}; }
@@ -40,6 +40,7 @@ class NullTransport final : public data_plane::Transport {
 
   data_plane::CompletionSink& sink_;
   const std::uint32_t pages_per_room_;
+  const bool fences_;
   std::vector<Region> regions_;
   std::vector<layout::Landing> landings_;
   std::vector<layout::WriteCompletion> completions_;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,30 @@ enum class Content : std::uint32_t {
   kFull,   // every word does, and pages that wait for their next room are watched, too
 };
 
+// A protection that an engine pair does without, so that its price shows.
+enum class Without : std::uint32_t { kNothing, kCurve, kHeartbeats, kRetransmission, kFence };
+
+// "null", "tcp-no-heartbeats"
+struct EngineName {
+  std::string transport;
+  Without without = Without::kNothing;
+};
+inline std::optional<EngineName> parse_engine_name(std::string_view name) {
+  constexpr std::string_view kJoint = "-no-";
+  const std::size_t joint = name.find(kJoint);
+  EngineName engine{std::string(name.substr(0, joint)), Without::kNothing};
+  const bool is_null = engine.transport == "null";
+  if (!is_null && engine.transport != "shm" && engine.transport != "tcp") return std::nullopt;
+  if (joint == std::string_view::npos) return engine;
+  const std::string_view lacks = name.substr(joint + kJoint.size());
+  engine.without = lacks == "curve"              ? Without::kCurve
+                   : lacks == "heartbeats"       ? Without::kHeartbeats
+                   : lacks == "retransmission"   ? Without::kRetransmission
+                   : lacks == "fence" && is_null ? Without::kFence
+                                                 : Without::kNothing;
+  return engine.without == Without::kNothing ? std::nullopt : std::optional(engine);
+}
+
 // One engine pair for the whole bench; goes to both workers as it is.
 struct HandoffSetup {
   std::array<char, 128> registry{};  // host:port
@@ -30,6 +55,7 @@ struct HandoffSetup {
   std::uint32_t layers = 2;
   std::uint32_t item_bytes = 256;  // of a page in one region; a multiple of kItemUnit
   std::uint32_t curve = 1;
+  Without without = Without::kNothing;
   std::uint32_t bootstrap_timeout_ms = 0;  // 0: the default
 };
 inline constexpr std::uint32_t kItemUnit = 32;

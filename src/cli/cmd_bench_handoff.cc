@@ -51,7 +51,8 @@ class HandoffInvocation final : public Invocation {
  public:
   void declare(Settings& settings) override {
     settings.list("transports", "NAME,...", options_.transports,
-                  "null (its copies are nothing), shm, tcp");
+                  "null (its copies are nothing), shm, tcp; with -no-curve, -no-heartbeats or "
+                  "-no-retransmission behind the name, and null-no-fence: without it");
     settings.list("concurrency", "rooms,...", concurrency_, "rooms at one time (1 to 131072)");
     settings.number<std::uint32_t>("rounds", "", options_.rounds, 1, 1'000,
                                    "turns of each engine at each concurrency");
@@ -86,8 +87,11 @@ class HandoffInvocation final : public Invocation {
 
   Status check() override {
     for (const std::string& name : options_.transports) {
-      if (name == bench::kNullName || name == "shm" || name == "tcp") continue;
-      return invalid(fmt::format("option --transports: '{}' is none of null, shm, tcp", name));
+      if (bench::parse_engine_name(name)) continue;
+      return invalid(
+          fmt::format("option --transports: '{}' is none of null, shm, tcp, nor one of them with "
+                      "-no-curve, -no-heartbeats or -no-retransmission, nor null-no-fence",
+                      name));
     }
     if (options_.transports.empty()) return invalid("option --transports: none is named");
     if (aborts_.transport != "tcp" && aborts_.transport != "shm") {
