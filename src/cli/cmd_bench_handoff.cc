@@ -188,7 +188,7 @@ class HandoffInvocation final : public Invocation {
 
   void print(const bench::HandoffOutcome& outcome, const std::vector<RoomRow>& rows,
              const bench::RoomVerdict& verdict) const {
-    fmt::print("{:>11}  {:<8}  {:>9}  {:>17}  {:>8}  {:>8}  {:>11}  {}\n", "concurrency", "engine",
+    fmt::print("{:>11}  {:<22}  {:>9}  {:>17}  {:>8}  {:>8}  {:>11}  {}\n", "concurrency", "engine",
                "rooms/s", "min..max", "p50 ms", "p99 ms", "CPU us/room",
                options_.peer.empty() ? "" : "times " + options_.peer);
     std::uint32_t concurrency = 0;
@@ -196,11 +196,11 @@ class HandoffInvocation final : public Invocation {
       if (concurrency != 0 && row.concurrency != concurrency) fmt::print("\n");
       concurrency = row.concurrency;
       if (row.rounds == 0) {
-        fmt::print("{:>11}  {:<8}  {}\n", row.concurrency, row.engine,
+        fmt::print("{:>11}  {:<22}  {}\n", row.concurrency, row.engine,
                    row.failure.empty() ? "not measured" : row.failure);
         continue;
       }
-      fmt::print("{:>11}  {:<8}  {:>9.0f}  {:>17}  {:>8.3f}  {:>8.3f}  {:>11.2f}  {}{}\n",
+      fmt::print("{:>11}  {:<22}  {:>9.0f}  {:>17}  {:>8.3f}  {:>8.3f}  {:>11.2f}  {}{}\n",
                  row.concurrency, row.engine, row.median.rooms_per_s,
                  fmt::format("{:.0f}..{:.0f}", row.min_rooms_per_s, row.max_rooms_per_s),
                  row.median.p50_ms, row.median.p99_ms, row.median.cpu_us,
