@@ -86,6 +86,8 @@ class DrillInvocation final : public cli::Invocation {
                     "environment that `tools/setup/venv.py --no-deps peer-sglang` makes");
     settings.choice("bounds", bounds_, {"tight", "wide"},
                     "wide: time bounds are ten times longer, for a busy machine");
+    settings.flag("long", long_,
+                  "the long form, a minute and more, of the drills that have one (--list)");
     settings.flag("list", list_, "says which drills there are");
     settings.text("keep", "folder", keep_, "logs and journals of the processes stay there");
     settings.text("json", "file", json_, "one object for machines; - is stdout");
@@ -98,7 +100,8 @@ class DrillInvocation final : public cli::Invocation {
       return fail(FailureCode::kInvalidArgument,
                   fmt::format("'{}' is no drill; {}", name_, known()));
     }
-    return is_against() ? check_against() : Status{};
+    if (Status against = is_against() ? check_against() : Status{}; !against) return against;
+    return long_ ? check_long() : Status{};
   }
 
   int run() override {
@@ -106,6 +109,9 @@ class DrillInvocation final : public cli::Invocation {
     if (list_) {
       for (const Drill& drill : all_drills()) {
         fmt::print(text_, "{:<12}  {}  --guard off: {}\n", drill.name, drill.story, drill.missing);
+        if (!drill.long_story.empty()) {
+          fmt::print(text_, "{:<12}  --long: {}\n", "", drill.long_story);
+        }
         if (const SglangStory* story = find_sglang_story(drill.name)) {
           fmt::print(text_, "{:<12}  --against sglang: {}\n", "", story->story);
         }
@@ -138,6 +144,22 @@ class DrillInvocation final : public cli::Invocation {
     return fail(FailureCode::kInvalidArgument,
                 fmt::format("option --against: '{}' has no story with SGLang; there are {}and {}",
                             name_, names, kAll));
+  }
+
+  Status check_long() const {
+    if (is_against()) {
+      return fail(FailureCode::kInvalidArgument,
+                  "option --long: the stories with SGLang have no long form; give --long or "
+                  "--against sglang");
+    }
+    if (name_ == kAll || !find_drill(name_)->long_story.empty()) return {};
+    std::string names;
+    for (const Drill& drill : all_drills()) {
+      if (!drill.long_story.empty()) names += fmt::format("{}, ", drill.name);
+    }
+    return fail(FailureCode::kInvalidArgument,
+                fmt::format("option --long: '{}' has no long form; there are {}and {}", name_,
+                            names, kAll));
   }
 
   // Of all drills those that have a story with SGLang, where that is asked for.
@@ -174,6 +196,7 @@ class DrillInvocation final : public cli::Invocation {
                        std::fflush(text_);
                      });
     if (bounds_ == "wide") scene.widen_bounds();
+    if (long_) scene.lengthen();
     const Status status = is_against()
                               ? run_sglang_story(scene, drill.name, folder->path() / "sglang.log",
                                                  [&interrupt] { return interrupt.requested(); })
@@ -244,6 +267,7 @@ class DrillInvocation final : public cli::Invocation {
     report.ok = code == cli::kExitTrue;
     report.summary.text("guard", guard_)
         .text("against", against_)
+        .boolean("long", long_)
         .integer("drills", static_cast<std::int64_t>(runs.size()))
         .integer("showed", static_cast<std::int64_t>(showed))
         .integer("not_run", static_cast<std::int64_t>(not_run));
@@ -261,6 +285,7 @@ class DrillInvocation final : public cli::Invocation {
   std::string guard_ = "on";
   std::string against_ = std::string(kNobody);
   std::string bounds_ = "tight";
+  bool long_ = false;
   bool list_ = false;
   std::string keep_;
   std::string json_;
@@ -280,6 +305,7 @@ const cli::Command& parsed_command() {
       "  kvferry drill --list\n"
       "  kvferry drill page-reuse\n"
       "  kvferry drill page-reuse --guard off\n"
+      "  kvferry drill restart --long\n"
       "  kvferry drill restart --against sglang\n"
       "  kvferry drill all --json -",
       [] { return std::unique_ptr<cli::Invocation>(std::make_unique<DrillInvocation>()); }};

@@ -13,7 +13,9 @@
 //      drill that has findings has shown the failure. It must also prove that the fault struck
 //      (bytes were in flight, the peer was full), else it returns vacuous(...).
 //   5. A failure that it returns means that the drill could not be run (exit code 3).
-//   6. docs/drills.md gets a part, tests/drill/CMakeLists.txt a line.
+//   6. What takes a minute and more is told where scene.long_form() says so; the row in drill.cc
+//      says what it is.
+//   7. docs/drills.md gets a part, tests/drill/CMakeLists.txt a line.
 #pragma once
 
 #include <fmt/format.h>
@@ -47,6 +49,9 @@ class DrillScene {
   // as ever, time bounds are so many times longer. Else one.
   double slack() const { return slack_; }
   void widen_bounds() { slack_ = 10; }
+  // Whether the drill's long form is asked for (--long), which takes a minute and more.
+  bool long_form() const { return long_form_; }
+  void lengthen() { long_form_ = true; }
 
   template <typename... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) {
@@ -58,6 +63,7 @@ class DrillScene {
   // Reads all journals and takes over what does not hold.
   Result<JournalVerdict> check(double deadline_ms = 0);
   const std::vector<Finding>& findings() const { return findings_; }
+  bool interrupted() const { return interrupt_.requested(); }
   // Figures of the JSON report.
   router::JsonObject& figures() { return figures_; }
 
@@ -75,6 +81,7 @@ class DrillScene {
   const std::function<void(const std::string&)> tell_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   double slack_ = 1;
+  bool long_form_ = false;
   std::vector<Finding> findings_;
   router::JsonObject figures_;
 };
@@ -87,6 +94,7 @@ struct Drill {
   std::string_view story;    // one sentence
   std::string_view missing;  // the mutant's name of the guard that --guard off removes
   Status (*run)(DrillScene& scene);
+  std::string_view long_story = {};  // what its long form adds; empty: it has none
 };
 
 std::span<const Drill> all_drills();

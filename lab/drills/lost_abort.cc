@@ -146,7 +146,8 @@ class LostMessages {
         scene_.say("after {} number {} was lost", kind.kind, k);
         return {};
       }
-      if (Status hit = await_struck(kind, *before); !hit) return hit;
+      if (Status hit = strike_again(kind, *before); !hit) return hit;
+      if (!scene_.findings().empty()) return {};
     }
     scene_.say(
         "{:<15} {}: {}, all done in {:.2f} s{}", kind.kind, kind.incoming ? "to d0 " : "from d0",
@@ -161,13 +162,27 @@ class LostMessages {
     return (*status)->root()["struck"].integer().value_or(0);
   }
 
-  Status await_struck(const KindStory& kind, std::int64_t before) {
+  Status await_struck(const KindStory& kind, std::int64_t before,
+                      milliseconds patience = kPatience) {
     const auto hit = scene_.await_status(
         *d0_, [&](JsonView status) { return status["struck"].integer().value_or(0) > before; },
-        fmt::format("loss of {}", kind.kind), kPatience);
+        fmt::format("loss of {}", kind.kind), patience);
     if (hit) return {};
     if (hit.error().code != FailureCode::kRoomTimeout) return tl::unexpected(hit.error());
     return vacuous(fmt::format("no {} was sent that could be lost", kind.kind));
+  }
+
+  // A bare acknowledgement is only sent where nothing else is due that could carry it, which on a
+  // busy machine may be so each time: then the story is told once more.
+  Status strike_again(const KindStory& kind, std::int64_t before) {
+    constexpr int kTries = 20;
+    constexpr milliseconds kSoon{300};
+    for (int tries = 1; kind.story == Story::kBareAck && tries < kTries; ++tries) {
+      const Status hit = await_struck(kind, before, kSoon);
+      if (hit || hit.error().code != FailureCode::kWrongState) return hit;
+      if (Status played = play(kind, before); !played || !scene_.findings().empty()) return played;
+    }
+    return await_struck(kind, before);
   }
 
   Status play(const KindStory& kind, std::int64_t struck_before) {

@@ -1,5 +1,7 @@
 #include "lab/drills/steps.h"
 
+#include <fstream>
+#include <thread>
 #include <utility>
 
 namespace kvferry::lab {
@@ -126,6 +128,43 @@ Status expect_baseline(DrillScene& scene, LabRank& rank, const Census& before,
   if (!is_hang(settled.error())) return tl::unexpected(settled.error());
   scene.find_all(compare(rank.name(), before, last));
   return {};
+}
+
+Result<ProcessFigures> expect_figures(DrillScene& scene, const std::string& name, pid_t pid,
+                                      const ProcessFigures& before, std::int64_t growth_kib,
+                                      milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    const auto now = figures_of(pid);
+    if (!now) return now;
+    auto findings = compare(name, before, *now, growth_kib);
+    if (findings.empty()) return now;
+    if (scene.interrupted()) return fail(FailureCode::kAborted, "interrupted");
+    if (std::chrono::steady_clock::now() >= deadline) {
+      scene.find_all(std::move(findings));
+      return now;
+    }
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+}
+
+Result<RoomEnds> ends_of(DrillScene& scene, LabRank& rank) {
+  const auto journal = scene.cluster().journals().find(rank.child().name());
+  if (journal == scene.cluster().journals().end()) {
+    return fail(FailureCode::kWrongState, rank.child().name() + " has no journal");
+  }
+  RoomEnds ends;
+  std::ifstream file(journal->second);
+  for (std::string text; std::getline(file, text);) {
+    if (text.find(R"("at":"end")") == std::string::npos) continue;
+    const auto parsed = router::JsonDocument::parse(text);
+    if (!parsed) continue;
+    const JsonView line = parsed->root();
+    ends[{static_cast<std::uint64_t>(line["room"].integer().value_or(0)),
+          static_cast<std::uint64_t>(line["binding"].integer().value_or(0))}] =
+        Instant(Duration(line["ns"].integer().value_or(0)));
+  }
+  return ends;
 }
 
 }  // namespace kvferry::lab

@@ -5,11 +5,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/instant.h"
 #include "kvferry/kv_poll.h"
 #include "lab/drills/drill.h"
+#include "lab/rig/process_figures.h"
 
 namespace kvferry::lab {
 
@@ -44,5 +49,16 @@ Result<Census> count_idle(DrillScene& scene, LabRank& rank, std::int64_t pages,
 // As before, or it becomes so within patience; else findings (I4).
 Status expect_baseline(DrillScene& scene, LabRank& rank, const Census& before,
                        milliseconds patience);
+
+// The same of what the kernel says of a process; its memory may have grown by so much. Waits for it
+// within patience; what it was at last.
+Result<ProcessFigures> expect_figures(DrillScene& scene, const std::string& name, pid_t pid,
+                                      const ProcessFigures& before, std::int64_t growth_kib,
+                                      milliseconds patience);
+
+// When rooms (number and binding) ended at the rank in its present life, by its journal: on the
+// clock of the host, whoever looks and however late.
+using RoomEnds = std::map<std::pair<std::uint64_t, std::uint64_t>, Instant>;
+Result<RoomEnds> ends_of(DrillScene& scene, LabRank& rank);
 
 }  // namespace kvferry::lab

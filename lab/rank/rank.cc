@@ -8,6 +8,7 @@
 
 #include "data_plane/lanes/frame.h"
 #include "lab/missing.h"
+#include "lab/rank/field_link.h"
 #include "lab/rank/watched_transport.h"
 #include "net/endpoint.h"
 #include "runtime/manager_state.h"
@@ -47,7 +48,7 @@ Status Rank::start() {
   journal_.append(
       Journal::line("start").text("role", settings_.role).text("instance", settings_.instance));
   auto manager = runtime::ManagerState::create_manager(
-      std::move(args), settings_.options,
+      std::move(args), field_options(settings_.options),
       [this](const data_plane::TransportConfig& config, data_plane::CompletionSink& sink) {
         auto made =
             make_watched_transport(settings_.options.transport, config, sink, journal_, routes_);
@@ -58,7 +59,7 @@ Status Rank::start() {
         return made;
       },
       [this](std::unique_ptr<net::ControlLink> link) {
-        return make_faulty_link(std::move(link), faults_, routes_,
+        return make_faulty_link(make_field_link(std::move(link)), faults_, routes_,
                                 settings_.messages ? &journal_ : nullptr);
       });
   if (!manager) return tl::unexpected(manager.error());

@@ -3,6 +3,10 @@
 // can miss one: in the product every question is answered at compile time and nothing of this is
 // left (checked by tools/check_lab_symbols.py). The drills show what each is for (docs/drills.md).
 //
+// kWholeMessages, kFreshSocket and kFullIsAValue are no questions in the control link: they are how
+// it is made. A rank of the lab that misses one has a link around it that behaves as those of the
+// field did (lab/rank/field_link.h).
+//
 //   if (has_guard(RuntimeGuard::kReceiveCheck) && fenced) ...
 #pragma once
 

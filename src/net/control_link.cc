@@ -10,15 +10,13 @@
 #include <cstring>
 #include <deque>
 #include <unordered_map>
-#include <utility>
 #include <zmq.hpp>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/runtime_guards.h"
 #include "net/connect_probe.h"
 #include "net/endpoint.h"
-#include "net/loose_parts.h"
+#include "net/send_queue.h"
 #include "net/zmq_sockets.h"
 
 namespace kvferry::net {
@@ -29,8 +27,6 @@ constexpr int kPollBatch = 256;
 constexpr int kZapBatch = 64;
 constexpr std::size_t kFrameBatch = 1'024;
 constexpr int kJunkBatch = 16;
-// Smaller frames are copied into the message; larger ones are handed over with their buffer.
-constexpr std::size_t kCopyBytes = 512;
 
 // What an epoll entry stands for; the serial number of its link stands above these bits, so that an
 // entry of a link that went in the same batch finds nothing.
@@ -39,20 +35,6 @@ constexpr unsigned kSourceBits = 3;
 
 std::uint64_t tag_of(Source source, std::uint64_t serial) {
   return serial << kSourceBits | static_cast<std::uint64_t>(source);
-}
-
-zmq::message_t message_of(std::vector<std::uint8_t> frame) {
-  if (frame.size() <= kCopyBytes) {
-    return zmq::message_t(frame.data(), frame.size());
-  }
-  auto owned = std::make_unique<std::vector<std::uint8_t>>(std::move(frame));
-  void* data = owned->data();
-  const std::size_t size = owned->size();
-  zmq::message_t message(
-      data, size, [](void*, void* hint) { delete static_cast<std::vector<std::uint8_t>*>(hint); },
-      owned.get());
-  owned.release();
-  return message;
 }
 
 // One peer: its DEALER, or after a failed connection the probe that finds out why.
@@ -68,11 +50,7 @@ struct Link {
   bool polled = false;  // DEALER is in the poll set: only while something is queued
   Instant dialed_at;
   Instant connected_at;
-  std::array<std::deque<zmq::message_t>, 2> queues;  // by LinkPriority
-  std::size_t queued_bytes = 0;
-#ifdef KVFERRY_LAB
-  std::shared_ptr<SharedSocket> shared;
-#endif
+  SendQueue queue;
 
   Link() = default;
   Link(const Link&) = delete;
@@ -87,10 +65,6 @@ class ZmqControlLink final : public ControlLink {
         is_allowed_(std::move(is_allowed)),
         context_(make_context(config_.max_peers)) {}
   ~ZmqControlLink() override {
-#ifdef KVFERRY_LAB
-    loose_parts_.reset();
-    kept_.clear();
-#endif
     links_.clear();
     close_monitored(listener_, handshakes_);
     if (poll_fd_ >= 0) {
@@ -129,10 +103,6 @@ class ZmqControlLink final : public ControlLink {
   void on_not_connected(Link& link);
   void serve_dealer(Link& link);
 
-#ifdef KVFERRY_LAB
-  bool reuse(PeerId peer, const Endpoint& endpoint);
-  void send_in_parts(Link& link, std::vector<std::uint8_t> frame);
-#endif
   bool flush(Link& link);  // false when the socket failed
   void poll_dealer(Link& link, bool wanted);
   void lose(Link& link, LinkLost::Why why);
@@ -162,10 +132,6 @@ class ZmqControlLink final : public ControlLink {
   std::deque<LinkEvent> backlog_;
   std::vector<LinkEvent>* out_ = nullptr;
   std::size_t out_limit_ = 0;  // size that *out_ may grow to
-#ifdef KVFERRY_LAB
-  std::unordered_map<std::string, std::unique_ptr<Link>> kept_;  // by endpoint, of nobody now
-  std::unique_ptr<LooseParts> loose_parts_;
-#endif
 };
 
 Status ZmqControlLink::bind() {
@@ -225,11 +191,6 @@ Status ZmqControlLink::dial(PeerId peer, const PeerAddress& address) {
                 "without CURVE only peers on loopback are dialled: set curve = true",
                 FailureWhere::kLocal, address.endpoint);
   }
-#ifdef KVFERRY_LAB
-  if (!has_guard(RuntimeGuard::kFreshSocket) && reuse(peer, *endpoint)) {
-    return {};
-  }
-#endif
   if (links_.size() >= config_.max_peers) {
     return fail(FailureCode::kTableFull,
                 fmt::format("max_peers = {} connections are open", config_.max_peers));
@@ -266,15 +227,6 @@ void ZmqControlLink::connect(Link& link, const std::string& server_key) {
 
 void ZmqControlLink::hang_up(PeerId peer) {
   const auto found = links_.find(peer);
-#ifdef KVFERRY_LAB
-  if (!has_guard(RuntimeGuard::kFreshSocket) && found != links_.end() &&
-      found->second->handshaken) {
-    const Endpoint& endpoint = found->second->endpoint;
-    kept_[tcp_address(endpoint.host, endpoint.port)] = std::move(found->second);
-    links_.erase(found);
-    return;
-  }
-#endif
   if (found != links_.end()) {
     close_sockets(*found->second);
     by_serial_.erase(found->second->serial);
@@ -282,47 +234,10 @@ void ZmqControlLink::hang_up(PeerId peer) {
   }
 }
 
-#ifdef KVFERRY_LAB
-// The socket that an endpoint has once had is used for whoever is dialled there (F2): it looks
-// connected, and takes everything.
-bool ZmqControlLink::reuse(PeerId peer, const Endpoint& endpoint) {
-  const std::string address = tcp_address(endpoint.host, endpoint.port);
-  for (auto& [other, link] : links_) {
-    if (link->handshaken && tcp_address(link->endpoint.host, link->endpoint.port) == address) {
-      hang_up(other);
-      break;
-    }
-  }
-  auto kept = kept_.extract(address);
-  if (kept.empty()) {
-    return false;
-  }
-  kept.mapped()->peer = peer;
-  links_.emplace(peer, std::move(kept.mapped()));
-  report(LinkConnected{peer});
-  return true;
-}
-
-void ZmqControlLink::send_in_parts(Link& link, std::vector<std::uint8_t> frame) {
-  if (!loose_parts_) {
-    loose_parts_ = std::make_unique<LooseParts>();
-  }
-  if (!link.shared) {
-    link.shared = std::make_shared<SharedSocket>(link.dealer);
-  }
-  loose_parts_->send(link.shared, std::move(frame));
-}
-#endif
-
 void ZmqControlLink::close_sockets(Link& link) {
   if (link.dealer.handle() == nullptr) {
     return;
   }
-#ifdef KVFERRY_LAB
-  if (link.shared) {
-    link.shared->leave();
-  }
-#endif
   // libzmq closes descriptors later, on its own thread; until then they would still wake this one.
   poll_dealer(link, false);
   ::epoll_ctl(poll_fd_, EPOLL_CTL_DEL, descriptor_of(link.monitor), nullptr);
@@ -354,17 +269,10 @@ LinkSend ZmqControlLink::send(PeerId peer, std::vector<std::uint8_t> frame, Link
   }
   Link& link = *found->second;
   const std::size_t bytes = frame.size();
-  if (bytes > config_.max_message_bytes || link.queued_bytes + bytes > config_.queue_max_bytes) {
+  if (bytes > config_.max_message_bytes || link.queue.bytes() + bytes > config_.queue_max_bytes) {
     return LinkSend::kQueueFull;
   }
-#ifdef KVFERRY_LAB
-  if (!has_guard(RuntimeGuard::kWholeMessages)) {
-    send_in_parts(link, std::move(frame));
-    return LinkSend::kQueued;
-  }
-#endif
-  link.queues[static_cast<std::size_t>(priority)].push_back(message_of(std::move(frame)));
-  link.queued_bytes += bytes;
+  link.queue.push(std::move(frame), priority);
   // A DEALER in the poll set was full at the last try and will be reported when it is not.
   if (!link.polled && !flush(link)) {
     return LinkSend::kNotConnected;
@@ -373,26 +281,12 @@ LinkSend ZmqControlLink::send(PeerId peer, std::vector<std::uint8_t> frame, Link
 }
 
 bool ZmqControlLink::flush(Link& link) {
-  const int flags = has_guard(RuntimeGuard::kFullIsAValue) ? ZMQ_DONTWAIT : 0;
-  for (auto& queue : link.queues) {
-    while (!queue.empty()) {
-      const std::size_t bytes = queue.front().size();
-      if (zmq_msg_send(queue.front().handle(), link.dealer.handle(), flags) < 0) {
-        if (zmq_errno() == EINTR) {
-          continue;
-        }
-        if (zmq_errno() != EAGAIN) {
-          lose(link, LinkLost::Why::kClosed);
-          return false;
-        }
-        poll_dealer(link, true);
-        return true;
-      }
-      queue.pop_front();
-      link.queued_bytes -= bytes;
-    }
+  const SendQueue::Flushed flushed = link.queue.flush(link.dealer);
+  if (flushed == SendQueue::Flushed::kSocketFailed) {
+    lose(link, LinkLost::Why::kClosed);
+    return false;
   }
-  poll_dealer(link, false);
+  poll_dealer(link, flushed == SendQueue::Flushed::kSocketFull);
   return true;
 }
 
@@ -556,9 +450,8 @@ void ZmqControlLink::serve_monitor(Link& link) {
         link.connected_at = monotonic_now();
         break;
       case DialStep::kHandshaken:
-        if (!std::exchange(link.handshaken, true)) {
-          report(LinkConnected{link.peer});
-        }
+        link.handshaken = true;
+        report(LinkConnected{link.peer});
         break;
       case DialStep::kDenied:
         // The peer lives and has the key it should have: it has not heard of us yet, or no more.
@@ -573,9 +466,7 @@ void ZmqControlLink::serve_monitor(Link& link) {
 
 void ZmqControlLink::on_broken(Link& link) {
   if (link.handshaken) {
-    if (has_guard(RuntimeGuard::kFreshSocket)) {
-      lose(link, LinkLost::Why::kClosed);
-    }
+    lose(link, LinkLost::Why::kClosed);
     return;
   }
   if (!link.connected) {
@@ -644,9 +535,6 @@ bool ZmqControlLink::receive_message() {
   }
   std::size_t frames = 0;
   bool more = routing_id.more();
-#ifdef KVFERRY_LAB
-  std::string parts;
-#endif
   while (more) {
     // A ROUTER hands out whole messages only, so the parts are there.
     zmq::message_t part;
@@ -657,20 +545,9 @@ bool ZmqControlLink::receive_message() {
     if (++frames == 1) {
       frame = std::move(part);
     }
-#ifdef KVFERRY_LAB
-    if (!has_guard(RuntimeGuard::kWholeMessages)) {
-      parts.append(frames == 1 ? frame.to_string() : part.to_string());
-    }
-#endif
   }
   const char* user = frames == 0 ? nullptr : zmq_msg_gets(frame.handle(), "User-Id");
   std::string sender = config_.curve && user != nullptr ? user : "";
-#ifdef KVFERRY_LAB
-  if (!has_guard(RuntimeGuard::kWholeMessages) && frames > 0) {
-    report(LinkFrame{std::move(sender), {parts.begin(), parts.end()}});
-    return true;
-  }
-#endif
   if (frames != 1) {
     report(LinkMalformed{fmt::format("message of {} frames from key '{}'", frames, sender)});
   } else if (config_.curve && sender.empty()) {

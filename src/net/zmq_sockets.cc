@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "base/runtime_guards.h"
 
 namespace kvferry::net {
 namespace {
@@ -19,11 +18,6 @@ constexpr rlim_t kFilesPerPeer = 5;
 constexpr rlim_t kFilesBeside = 256;
 constexpr int kSocketLimit = 65'535;  // what libzmq allows per context
 constexpr int kSendHighWater = 4;
-#ifdef KVFERRY_LAB
-// libzmq's own choices, of a socket that is kept for ever.
-constexpr int kDefaultReconnectMs = 100;
-constexpr int kDefaultHighWater = 1'000;
-#endif
 constexpr int kReceiveHighWater = 64;
 constexpr int kBacklog = 1'024;
 // CURVE wraps a frame into a command with nonce and authenticator; the limit counts the wrapped
@@ -170,13 +164,6 @@ zmq::socket_t make_dealer(zmq::context_t& context, const ControlLinkConfig& conf
   dealer.set(zmq::sockopt::reconnect_ivl, -1);
   // The queue is ours, with priorities and a limit in bytes; libzmq holds as little as possible.
   dealer.set(zmq::sockopt::sndhwm, kSendHighWater);
-#ifdef KVFERRY_LAB
-  if (!has_guard(RuntimeGuard::kFreshSocket)) {
-    dealer.set(zmq::sockopt::immediate, 0);
-    dealer.set(zmq::sockopt::reconnect_ivl, kDefaultReconnectMs);
-    dealer.set(zmq::sockopt::sndhwm, kDefaultHighWater);
-  }
-#endif
   // Peers send nothing on this connection; what comes is dropped.
   dealer.set(zmq::sockopt::rcvhwm, 1);
   dealer.set(zmq::sockopt::connect_timeout, milliseconds_of(config.handshake_timeout));

@@ -5,6 +5,8 @@
                                            outcomes and order, with time bounds ten times longer
     drill_test.py PROGRAM usage            what is no drill is refused, and --list knows them all
     drill_test.py PROGRAM no-lab           without its lab beside it the program says so: 3
+    drill_test.py PROGRAM rounds           tools/check_long/drills.py notices a drill that ended as it
+                                           must not, one that could not be run and a sanitizer's word
     drill_test.py PROGRAM against          --against sglang without its environment says how to get it:
                                            3; with one that tells a story it says what that was told
 """
@@ -24,6 +26,14 @@ echo 'ready {{"version": "SGLang of a test", "settings": "none"}}'
 while read -r word && [ "$word" = next ] && read -r line <&3; do echo "$line"; done 3<<'END'
 {lines}
 END
+"""
+ROUNDS = pathlib.Path(__file__).resolve().parents[2] / "tools/check_long/drills.py"
+# Stands for kvferry: writes the report that it is told to, and what a sanitizer would.
+DRILL_TELLER = """#!/bin/sh
+while [ "$1" != --json ]; do shift; done
+[ -z '{rows}' ] || echo '{{"rows": [{rows}]}}' > "$2"
+where=$(printenv '{report}') && where=${{where#*log_path=}} && echo race > "${{where%%:*}}.7"
+exit {code}
 """
 EXIT_OK, EXIT_SHOWED, EXIT_USAGE, EXIT_NOT_RUN = 0, 1, 2, 3
 
@@ -77,7 +87,8 @@ def check_usage(program):
         expect(f"{name} is listed", name in listed.stdout, True, listed)
     for words in ((), ("no-such-drill",), ("page-reuse", "--guard", "maybe"), ("--no-such-option",),
                   ("restart", "--against", "nobody"), ("room-identity", "--against", "sglang"),
-                  ("restart", "--against", "sglang", "--guard", "off")):
+                  ("restart", "--against", "sglang", "--guard", "off"), ("interleave", "--long"),
+                  ("restart", "--against", "sglang", "--long")):
         refused = run(program, *words)
         expect(f"exit code of {words}", refused.returncode, EXIT_USAGE, refused)
     expect("names are told", "page-reuse" in run(program, "no-such-drill").stderr, True, refused)
@@ -89,6 +100,33 @@ def check_without_lab(program):
         result = run(alone, "page-reuse")
         expect("exit code", result.returncode, EXIT_NOT_RUN, result)
         expect("it says what is missing", "kvferry-lab" in result.stderr, True, result)
+
+
+def check_rounds():
+    def row(failure):
+        return json.dumps({"drill": "restart", "failure": failure, "seconds": 1, "verdict": "seen"})
+
+    sound, showed = row("did not show"), row("showed")
+    cases = (("sound", sound, "", 0, (), 0), ("it showed", showed, "", 1, (), 1),
+             ("not run", row("not run"), "", 3, (), 1), ("one of two", sound + "," + showed, "", 0, (), 1),
+             ("exit code", sound, "", 3, (), 1), ("no report", "", "", 0, (), 1),
+             ("address", sound, "ASAN_OPTIONS", 0, (), 1),
+             ("undefined", sound, "UBSAN_OPTIONS", 0, (), 1),
+             ("race", sound, "TSAN_OPTIONS", 0, (), 1),
+             ("guard off", showed, "", 1, ("--guard", "off"), 0),
+             ("guard off, silent", sound, "", 0, ("--guard", "off"), 1))
+    with tempfile.TemporaryDirectory(prefix="kvferry-drill-test-") as folder:
+        root = pathlib.Path(folder)
+        teller = root / "kvferry"
+        for name, rows, report, code, words, wanted in cases:
+            teller.write_text(DRILL_TELLER.format(rows=rows, report=report, code=code),
+                              encoding="utf-8")
+            teller.chmod(0o755)
+            result = subprocess.run([sys.executable, ROUNDS, "--tree", root, "--out",
+                                     root / name.replace(" ", "-"), *words],
+                                    capture_output=True, text=True, check=False,
+                                    timeout=PATIENCE_S)
+            expect(f"exit code of '{name}'", result.returncode, wanted, result)
 
 
 def check_against(program):
@@ -125,6 +163,8 @@ def main():
         check_usage(program)
     elif what == "no-lab":
         check_without_lab(program)
+    elif what == "rounds":
+        check_rounds()
     elif what == "against":
         check_against(program)
     else:
