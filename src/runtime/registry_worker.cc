@@ -417,13 +417,18 @@ void RegistryWorker::lookup_failed(const Failure& cause, bool final) {
   if (final) {
     return;
   }
+  std::vector<Result<std::vector<core::PeerRow>>> recalled;
+  recalled.reserve(queries_.size());
   {
     std::lock_guard lock(mutex_);
     silent_ = true;
-    for (Query& query : queries_) {
-      if (auto rows = recall(query.question)) {
-        answer(query, std::move(rows));
-      }
+    for (const Query& query : queries_) {
+      recalled.push_back(recall(query.question));
+    }
+  }
+  for (std::size_t i = 0; i < queries_.size(); ++i) {
+    if (recalled[i]) {
+      answer(queries_[i], std::move(recalled[i]));
     }
   }
   drop_answered();

@@ -67,7 +67,6 @@ TEST_F(ControlListener, OutlivesDamagedFramesOfAListedPeer) {
   row.instance = "attacker";
   row.public_key = config.keys.public_key;
   test::RegistryClient registry(registry_->address(), token_.path());
-  ASSERT_EQ(registry.send(registry.registration("PUT", row, 60'000)).status, 200);
 
   Mutator mutator(11, corpus());
   const std::uint64_t frames = frame_count();
@@ -89,6 +88,8 @@ TEST_F(ControlListener, OutlivesDamagedFramesOfAListedPeer) {
     const auto dial = [&] {
       ASSERT_TRUE(test::await([&] {
         if (connected) return true;
+        // A million frames take longer than a lease.
+        EXPECT_EQ(registry.send(registry.registration("PUT", row, 60'000)).status, 200);
         EXPECT_TRUE(link->dial(peer, {victim.control_endpoint(), key_of(role)}));
         return test::await([&] {
                  serve();

@@ -9,6 +9,8 @@ FUZZ_SECONDS = 60
 SIM_SEEDS = 20_000
 ASAN_SEEDS = 500
 HOSTILE_FRAMES = 1_000_000
+DRILL_ROUNDS = 3
+DRILL_TARGETS = ("kvferry", "kvferry-lab")
 HOSTILE_TESTS = ("hostile_control_test", "hostile_lane_test")
 
 
@@ -41,6 +43,17 @@ def _fuzz(target):
                   "--seconds", str(FUZZ_SECONDS)],))
 
 
+def _drills(preset, *options):
+    return [sys.executable, "tools/check_long/drills.py", "--tree", f"build/{preset}", *options]
+
+
+def _drills_under(name, preset, sanitizers, group, *before):
+    """Sanitizers make processes slow: outcomes, order and reports count, not times."""
+    return Part(name, f"all drills under {sanitizers}", ("build", "demo", group),
+                (ARTEFACTS, *before, _configured(preset), _build(preset, *DRILL_TARGETS),
+                 _drills(preset, "--wide", "--out", "{out}/rounds")))
+
+
 ARTEFACTS = [sys.executable, "tools/setup/artefacts.py"]
 
 PARTS = (
@@ -68,6 +81,16 @@ PARTS = (
          (ARTEFACTS, _configured("asan"), _build("asan", *HOSTILE_TESTS),
           *(["env", f"KVFERRY_HOSTILE_FRAMES={HOSTILE_FRAMES}", f"build/asan/tests/hostile/{test}",
              "--gtest_brief=1"] for test in HOSTILE_TESTS))),
+    Part("drills", f"all drills {DRILL_ROUNDS} times, once in long form, once without their guards",
+         ("build", "demo"),
+         (ARTEFACTS, _configured("release"), _build("release", *DRILL_TARGETS),
+          _drills("release", "--rounds", str(DRILL_ROUNDS), "--out", "{out}/short"),
+          _drills("release", "--guard", "off", "--out", "{out}/guard-off"),
+          _drills("release", "--long", "--out", "{out}/long"))),
+    _drills_under("drills-asan", "asan", "AddressSanitizer and UndefinedBehaviorSanitizer",
+                  "sanitize"),
+    _drills_under("drills-tsan", "tsan", "ThreadSanitizer", "tsan",
+                  [sys.executable, "tools/setup/tsan_libzmq.py"]),
     Part("tsan", "everything that has threads under ThreadSanitizer", ("build", "demo", "tsan"),
          (ARTEFACTS, [sys.executable, "tools/tsan.py", "--jobs", JOBS])),
     Part("coverage", "lines and branches of core, wire and layout",
