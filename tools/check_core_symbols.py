@@ -85,6 +85,8 @@ ALLOWED = [
     r"std::(__cxx11::)?(logic|runtime|length|out_of_range|domain|range|overflow|underflow)_?(error)?::",
     r"std::(out_of_range|invalid_argument|length_error|bad_\w+|exception)::",
     r"std::nothrow$",
+    # What std::shared_ptr asks before it counts: whether the process has a second thread. Never written.
+    r"__libc_single_threaded$",
     r"tl::",
     # Formatting into memory, and the message format's run-time part.
     r"[^(]*\bfmt::v\d+::",
