@@ -356,8 +356,11 @@ void Oracle::session_over(Node& node, SessionEpoch session) {
   }
   for (auto it = writers_.lower_bound(first); it != writers_.end() && it->first.session == session;
        ++it) {
-    if (it->second.posted > 0) {
-      complain(it->second.sender);
+    // One that still bootstraps has posted nothing: the writes were those of a namesake that is
+    // gone.
+    const std::uint64_t sender = it->second.sender;
+    if (it->second.posted > 0 && node.cell(sender).status != KvPoll::kBootstrapping) {
+      complain(sender);
     }
   }
 }
