@@ -23,7 +23,6 @@
 #include "lab/rig/own_engine.h"
 #include "lab/rig/registry_access.h"
 #include "net/control_link.h"
-#include "net/endpoint.h"
 
 namespace kvferry::lab {
 namespace {
@@ -98,24 +97,16 @@ class LongSilence {
       if (!rank) return tl::unexpected(rank.error());
       prefill_[i] = *rank;
     }
-    // What waits for a peer is at most as much as one message may have: soon full.
-    const std::vector<std::string> decode_options = {"--pages=131072", "--page-bytes=256",
-                                                     "--control-message-max-bytes=1048576",
-                                                     "--control-queue-max-bytes=1048576"};
-    auto d0 = cluster_.start({"d0", Role::kDecode, decode_options, scene_.missing()});
+    auto d0 = cluster_.start({"d0", Role::kDecode, soon_full_options(), scene_.missing()});
     auto d1 = cluster_.start({"d1", Role::kDecode, options, ""});
     for (const auto* rank : {&d0, &d1}) {
       if (!*rank) return tl::unexpected(rank->error());
     }
     d0_ = *d0;
     d1_ = *d1;
-    auto to_p2 = cluster_.relay_control(*d0_, p(2));
-    auto from_p2 = cluster_.relay_control(p(2), *d0_);
-    auto data = cluster_.relay_data(p(2), *d0_);
-    for (const auto* relay : {&to_p2, &from_p2, &data}) {
-      if (!*relay) return tl::unexpected(relay->error());
-      cut_.push_back(**relay);
-    }
+    auto relays = relay_everything(cluster_, {p(2), *d0_});
+    if (!relays) return tl::unexpected(relays.error());
+    cut_ = std::move(*relays);
     if (Status listed = list_unreachable(); !listed) return listed;
     if (Status paired = await_pairs({0, 1, 2, 3}); !paired) return paired;
     auto engine = OwnEngine::start({"d2", cluster_.registry_address(), prefill_names()});
@@ -226,9 +217,7 @@ class LongSilence {
     if (Status opened = cluster_.open_decode(*d0_, row_.instance, kUnreachable); !opened) {
       return opened;
     }
-    p(3).child().kill();
-    const auto address = net::parse_endpoint(p(3).control());
-    auto taken = data_plane::tcp::listen_on(address->host, address->port);
+    auto taken = kill_and_squat(p(3));
     if (!taken) return tl::unexpected(taken.error());
     squatter_ = std::move(*taken);
     scene_.say(

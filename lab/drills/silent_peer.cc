@@ -10,7 +10,6 @@
 #include "data_plane/tcp/socket.h"
 #include "lab/drills/silent_long.h"
 #include "lab/drills/steps.h"
-#include "net/endpoint.h"
 
 namespace kvferry::lab {
 namespace {
@@ -58,21 +57,13 @@ class SilentPeers {
       if (!rank) return tl::unexpected(rank.error());
       prefill_[i] = *rank;
     }
-    // What waits for a peer is at most as much as one message may have: soon full.
-    const std::vector<std::string> decode_options = {"--pages=131072", "--page-bytes=256",
-                                                     "--control-message-max-bytes=1048576",
-                                                     "--control-queue-max-bytes=1048576"};
-    auto decode = cluster_.start({"d0", Role::kDecode, decode_options, scene_.missing()});
+    auto decode = cluster_.start({"d0", Role::kDecode, soon_full_options(), scene_.missing()});
     if (!decode) return tl::unexpected(decode.error());
     decode_ = *decode;
     // p2 will be cut off: everything between the two goes through relays.
-    auto to_p2 = cluster_.relay_control(*decode_, p(2));
-    auto from_p2 = cluster_.relay_control(p(2), *decode_);
-    auto data = cluster_.relay_data(p(2), *decode_);
-    for (const auto* relay : {&to_p2, &from_p2, &data}) {
-      if (!*relay) return tl::unexpected(relay->error());
-      cut_.push_back(**relay);
-    }
+    auto relays = relay_everything(cluster_, {p(2), *decode_});
+    if (!relays) return tl::unexpected(relays.error());
+    cut_ = std::move(*relays);
     for (LabRank* prefill : prefill_) {
       if (Status paired = cluster_.await_pair(*decode_, *prefill, kPatience); !paired) {
         return paired;
@@ -109,9 +100,7 @@ class SilentPeers {
     scene_.say("p1 is stopped (SIGSTOP)");
     for (support::Relay* relay : cut_) relay->freeze(true);
     scene_.say("p2 is cut off: its connections stay open and nobody reads them");
-    p(3).child().kill();
-    const auto address = net::parse_endpoint(p(3).control());
-    auto taken = data_plane::tcp::listen_on(address->host, address->port);
+    auto taken = kill_and_squat(p(3));
     if (!taken) return tl::unexpected(taken.error());
     squatter_ = std::move(*taken);
     scene_.say("p3 is killed, its port is taken by a listener that never reads");

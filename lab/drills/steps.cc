@@ -1,4 +1,5 @@
 #include "lab/drills/steps.h"
+#include "net/endpoint.h"
 
 #include <fstream>
 #include <thread>
@@ -87,6 +88,31 @@ Status open_held(DrillScene& scene, RankPair pair, const RoomPlan& room, millise
     return granted;
   }
   return await_room_status(pair.prefill, held, KvPoll::kWaitingForInput, patience);
+}
+
+const std::vector<std::string>& soon_full_options() {
+  static const std::vector<std::string> options = {"--pages=131072", "--page-bytes=256",
+                                                   "--control-message-max-bytes=1048576",
+                                                   "--control-queue-max-bytes=1048576"};
+  return options;
+}
+
+Result<std::vector<support::Relay*>> relay_everything(Cluster& cluster, RankPair pair) {
+  auto to_prefill = cluster.relay_control(pair.decode, pair.prefill);
+  auto to_decode = cluster.relay_control(pair.prefill, pair.decode);
+  auto data = cluster.relay_data(pair.prefill, pair.decode);
+  std::vector<support::Relay*> relays;
+  for (const auto* relay : {&to_prefill, &to_decode, &data}) {
+    if (!*relay) return tl::unexpected(relay->error());
+    relays.push_back(**relay);
+  }
+  return relays;
+}
+
+Result<data_plane::tcp::Listener> kill_and_squat(LabRank& rank) {
+  rank.child().kill();
+  const auto address = net::parse_endpoint(rank.control());
+  return data_plane::tcp::listen_on(address->host, address->port);
 }
 
 Status expect_ready(DrillScene& scene, LabRank& rank, std::string_view when) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/instant.h"
+#include "data_plane/tcp/socket.h"
 #include "kvferry/kv_poll.h"
 #include "lab/drills/drill.h"
 #include "lab/rig/process_figures.h"
@@ -40,6 +41,14 @@ Status await_room_status(LabRank& rank, const RoomPlan& room, KvPoll status, mil
 Status tell_room(LabRank& rank, std::string_view what, const RoomPlan& room);
 // A room that its sender holds back, granted: decode is Transferring, prefill waits for its input.
 Status open_held(DrillScene& scene, RankPair pair, const RoomPlan& room, milliseconds patience);
+
+// The options of a decode rank whose queues are soon full: what waits for a peer is at most as much
+// as one message may have.
+const std::vector<std::string>& soon_full_options();
+// Everything between the two goes through these from now on: control both ways, and the data.
+Result<std::vector<support::Relay*>> relay_everything(Cluster& cluster, RankPair pair);
+// Kills the rank and takes the port of its control link with a listener that never reads.
+Result<data_plane::tcp::Listener> kill_and_squat(LabRank& rank);
 
 // Its /readyz is good; a finding that names the problem, and when, if it is not.
 Status expect_ready(DrillScene& scene, LabRank& rank, std::string_view when);
