@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "await.h"
@@ -20,21 +21,30 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(RegistryWorker, EveryQueryIsAnsweredOnceThoughTheThreadFails) {
-  const test::TempFile token("a-token-of-this-cluster\n");
-  BootstrapServerOptions server_options;
-  server_options.cluster_token_file = token.path();
-  const auto server = std::move(*BootstrapServer::start(server_options));
-  const auto tokens = std::move(*ClusterTokens::load(token.path()));
+class RegistryWorkerTest : public testing::Test {
+ protected:
+  static BootstrapServerOptions options_with(const std::string& token_file) {
+    BootstrapServerOptions options;
+    options.cluster_token_file = token_file;
+    return options;
+  }
+
+  const test::TempFile token_{"a-token-of-this-cluster\n"};
+  const std::unique_ptr<BootstrapServer> server_ =
+      std::move(*BootstrapServer::start(options_with(token_.path())));
+  const std::unique_ptr<ClusterTokens> tokens_ = std::move(*ClusterTokens::load(token_.path()));
+  const std::unique_ptr<net::HttpClient> client_ = net::HttpClient::start();
+  KeyDirectory keys_{std::chrono::seconds(3)};
+  RegistryCounters counters_;
+};
+
+TEST_F(RegistryWorkerTest, EveryQueryIsAnsweredOnceThoughTheThreadFails) {
   const auto mailbox = std::move(*Mailbox::make(100));
-  const auto client = net::HttpClient::start();
-  KeyDirectory keys{std::chrono::seconds(3)};
-  RegistryCounters counters;
   RegistryWorkerConfig config;
-  config.address = server->address();
+  config.address = server_->address();
   config.self = test::prefill_row("decode:1", 77);
   config.total_timeout_ms = 60'000;
-  RegistryWorker worker(config, *client, *tokens, keys, counters,
+  RegistryWorker worker(config, *client_, *tokens_, keys_, counters_,
                         [](const std::string&, std::vector<core::PeerRow>) {
                           throw std::runtime_error("of this test");
                         });
@@ -73,19 +83,11 @@ TEST(RegistryWorker, EveryQueryIsAnsweredOnceThoughTheThreadFails) {
   EXPECT_TRUE(worker.registration().refused);
 }
 
-TEST(RegistryWorker, FreshRowsAnswerAtOnceUntilAPeerIsLost) {
-  const test::TempFile token("a-token-of-this-cluster\n");
-  BootstrapServerOptions server_options;
-  server_options.cluster_token_file = token.path();
-  const auto server = std::move(*BootstrapServer::start(server_options));
-  const auto tokens = std::move(*ClusterTokens::load(token.path()));
-  const auto client = net::HttpClient::start();
-  KeyDirectory keys{std::chrono::seconds(3)};
-  RegistryCounters counters;
+TEST_F(RegistryWorkerTest, FreshRowsAnswerAtOnceUntilAPeerIsLost) {
   RegistryWorkerConfig config;
-  config.address = server->address();
+  config.address = server_->address();
   config.self = test::prefill_row("prefill:1", 77);
-  RegistryWorker worker(config, *client, *tokens, keys, counters,
+  RegistryWorker worker(config, *client_, *tokens_, keys_, counters_,
                         [](const std::string&, std::vector<core::PeerRow>) {});
   ASSERT_TRUE(worker.start());
 
