@@ -89,10 +89,12 @@ bool RoomLoop::poll_rooms() {
   manager_.poll_many(ids_, statuses_);
   polls_.add(monotonic_now() - before);
   bool moved = false;
-  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-    const KvPoll status = statuses_[lane];
-    if (status == seen_[lane]) continue;
-    seen_[lane] = status;
+  // Most rooms have no news; whole runs of them are passed over at once.
+  for (auto news = std::ranges::mismatch(statuses_, seen_); news.in1 != statuses_.end();
+       news = std::ranges::mismatch(news.in1, statuses_.end(), news.in2, seen_.end())) {
+    const auto lane = static_cast<std::uint32_t>(news.in1 - statuses_.begin());
+    const KvPoll status = *news.in1;
+    *news.in2 = status;
     moved = true;
     if (is_terminal(status)) {
       note_end(lane, status);

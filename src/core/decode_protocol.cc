@@ -451,14 +451,14 @@ void DecodeProtocol::session_over(const SessionOver& over) {
     return std::ranges::find(entry.first, over.epoch) != entry.first.end();
   });
   std::vector<ReceiverId> affected;
-  for (const auto& [receiver, room] : rooms_) {
+  rooms_.for_each([&](ReceiverId receiver, const auto& room) {
     const bool writes = std::ranges::any_of(
         room->writers, [&](const Writer& writer) { return writer.epoch == over.epoch; });
     const bool told = std::ranges::find(room->told, over.epoch) != room->told.end();
     if (writes || told) {
       affected.push_back(receiver);
     }
-  }
+  });
   for (const ReceiverId receiver : affected) {
     DecodeRoom* room = find(receiver);
     if (room->is_terminal()) {
@@ -530,20 +530,20 @@ void DecodeProtocol::enter(DecodeRoom& room, GrantTrigger trigger) {
 }
 
 DecodeRoom* DecodeProtocol::find(ReceiverId receiver) const {
-  const auto found = rooms_.find(receiver);
-  return found == rooms_.end() ? nullptr : found->second.get();
+  const auto* found = rooms_.find(receiver);
+  return found == nullptr ? nullptr : found->get();
 }
 
 DecodeRoom* DecodeProtocol::find_by_attempt(AttemptId attempt) {
-  const auto found = attempts_.find(attempt);
-  return found == attempts_.end() ? nullptr : find(found->second);
+  const ReceiverId* receiver = attempts_.find(attempt);
+  return receiver == nullptr ? nullptr : find(*receiver);
 }
 
 AttemptId DecodeProtocol::low_water_mark(SessionEpoch epoch) const {
   // Attempts are numbered when they are granted, so whatever will be granted lies above.
   const auto found = slots_.find(epoch);
   const bool none = found == slots_.end() || found->second.open_attempts.empty();
-  const AttemptId mark = none ? next_attempt_ : *found->second.open_attempts.begin();
+  const AttemptId mark = none ? next_attempt_ : found->second.open_attempts.least();
   return guards_.has(Guard::kMarkBelowOpenAttempts) ? mark : mark.next();
 }
 
@@ -588,16 +588,13 @@ Snapshot DecodeProtocol::snapshot(Instant now, std::size_t max_rooms_shown) cons
   if (!overdue_.empty()) {
     view.readiness_problems.push_back(fmt::format("{} fences are overdue", overdue_.size()));
   }
-  for (const auto& [receiver, room] : rooms_) {
-    if (view.rooms.size() >= max_rooms_shown) {
-      break;
-    }
+  rooms_.for_some(max_rooms_shown, [&](ReceiverId receiver, const auto& room) {
     view.rooms.push_back(
         RoomView{receiver.value(), room->key.room, room->key.binding, room->attempt,
                  std::string(to_string(room->status)), std::string(to_string(room->grant_state)),
                  std::chrono::duration_cast<milliseconds>(now - room->opened).count(),
                  room->metadata ? room->metadata->pages.size() : 0});
-  }
+  });
   return view;
 }
 

@@ -14,7 +14,9 @@
 
 #include "core/decode_room.h"
 #include "core/flat_map.h"
+#include "core/number_map.h"
 #include "core/page_ledger.h"
+#include "core/rising_set.h"
 #include "core/role_protocol.h"
 #include "core/slot_allocator.h"
 #include "core/timer_queue.h"
@@ -33,12 +35,13 @@ class DecodeProtocol final : public RoleProtocol {
   void settle(SessionOutput& output) override;
   bool run_due_timer() override;
   Instant next_room_deadline() const override { return timers_.next(); }
+  Instant opened_at(std::uint64_t owner) const override { return find(ReceiverId(owner))->opened; }
 
   enum class TimerKind : std::uint8_t { kRoom, kSlow, kFence };
   struct TimerKey {
     TimerKind kind;
     ReceiverId receiver;
-    friend auto operator<=>(const TimerKey&, const TimerKey&) = default;
+    friend bool operator==(const TimerKey&, const TimerKey&) = default;
   };
   struct TimerKeyHash {
     std::size_t operator()(const TimerKey& key) const noexcept {
@@ -49,10 +52,10 @@ class DecodeProtocol final : public RoleProtocol {
   struct SessionSlots {
     SessionSlots(std::uint32_t limit, Guards guards) : slots(limit, guards) {}
     SlotAllocator slots;
-    FlatMap<GrantSlot, ReceiverId> owners;
+    std::vector<ReceiverId> owners;  // by slot; 0: nobody
     // Attempts with a grant that is not released or a message that is not acknowledged; the
     // low-water mark stays below them (rule 7).
-    std::set<AttemptId> open_attempts;
+    RisingSet<AttemptId> open_attempts;
     Generation last_generation;
   };
 
@@ -140,10 +143,10 @@ class DecodeProtocol final : public RoleProtocol {
   PageLedger ledger_;
   // What each of a replica's prefill ranks writes here, by the sessions with them.
   std::map<std::vector<SessionEpoch>, ReplicaPlan> replica_plans_;
-  FlatMap<ReceiverId, std::unique_ptr<DecodeRoom>> rooms_;
-  FlatMap<RoomKey, ReceiverId> open_;        // rooms without a terminal status
-  FlatMap<AttemptId, ReceiverId> attempts_;  // from the grant on
-  FlatMap<GrantId, ReceiverId> grants_;
+  NumberMap<ReceiverId, std::unique_ptr<DecodeRoom>> rooms_;
+  FlatMap<RoomKey, ReceiverId> open_;          // rooms without a terminal status
+  NumberMap<AttemptId, ReceiverId> attempts_;  // from the grant on
+  NumberMap<GrantId, ReceiverId> grants_;
   std::size_t holding_rooms_ = 0;  // by the state of their grant
   std::unordered_map<SessionEpoch, SessionSlots> slots_;
   TimerQueue<TimerKey, TimerKeyHash> timers_;

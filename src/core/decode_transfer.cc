@@ -12,8 +12,16 @@ namespace kvferry::core {
 
 Status DecodeProtocol::check_metadata(const DecodeRoom& room) const {
   const MetadataGiven& given = *room.metadata;
-  const auto outside = layout::find_outside(config_.self.layout.regions, given.pages,
-                                            given.aux_slot, given.state_slots);
+  const auto& regions = config_.self.layout.regions;
+  const bool has_pool = std::ranges::any_of(
+      regions, [](const RegionShape& region) { return holds_pages(region.kind); });
+  if (!has_pool && !given.pages.empty()) {
+    return fail(FailureCode::kInvalidArgument,
+                fmt::format("{} pages are given, and no region of this rank holds pages",
+                            given.pages.size()));
+  }
+  const auto outside =
+      layout::find_outside(regions, given.pages, given.aux_slot, given.state_slots);
   return outside ? fail(FailureCode::kInvalidArgument, *outside) : Status{};
 }
 
@@ -43,7 +51,9 @@ Status DecodeProtocol::plan_writers(DecodeRoom& room) {
     note_named(slots->second, *name);
     writer.name = *name;
     writer.granted_epoch = writer.epoch;
-    slots->second.owners[name->slot] = room.receiver;
+    auto& owners = slots->second.owners;
+    owners.resize(std::max<std::size_t>(owners.size(), name->slot.value() + std::size_t{1}));
+    owners[name->slot.value()] = room.receiver;
     const std::uint32_t limit =
         std::min(options_.control_message_max_bytes, session->peer_self.limits.max_message_bytes);
     if (const std::size_t bytes = wire::encoded_size_bound(grant_message(room, writer));
@@ -123,8 +133,8 @@ std::pair<DecodeRoom*, Writer*> DecodeProtocol::find_by_slot(SessionEpoch epoch,
   if (slots == slots_.end()) {
     return {nullptr, nullptr};
   }
-  const auto owner = slots->second.owners.find(slot);
-  DecodeRoom* room = owner == slots->second.owners.end() ? nullptr : find(owner->second);
+  const auto& owners = slots->second.owners;
+  DecodeRoom* room = slot.value() < owners.size() ? find(owners[slot.value()]) : nullptr;
   if (room == nullptr) {
     return {nullptr, nullptr};
   }
@@ -279,8 +289,8 @@ void DecodeProtocol::fence_overdue(DecodeRoom& room) {
 }
 
 void DecodeProtocol::on(FenceCompleted& event) {
-  const auto found = grants_.find(event.grant);
-  DecodeRoom* room = found == grants_.end() ? nullptr : find(found->second);
+  const ReceiverId* receiver = grants_.find(event.grant);
+  DecodeRoom* room = receiver == nullptr ? nullptr : find(*receiver);
   const bool awaited =
       room != nullptr && room->fence_started &&
       (room->grant_state == GrantState::kCovered || room->grant_state == GrantState::kRevoking);
@@ -318,7 +328,7 @@ void DecodeProtocol::on(SessionTornDown& event) {
     return;
   }
   std::vector<ReceiverId> affected;
-  for (const auto& [receiver, room] : rooms_) {
+  rooms_.for_each([&](ReceiverId receiver, const auto& room) {
     const bool wrote =
         ledger_.holds(room->grant) && std::ranges::any_of(room->writers, [&](const Writer& writer) {
           return writer.granted_epoch == event.session;
@@ -326,7 +336,7 @@ void DecodeProtocol::on(SessionTornDown& event) {
     if (wrote) {
       affected.push_back(receiver);
     }
-  }
+  });
   sink_->count("sessions_torn_down");
   for (const ReceiverId receiver : affected) {
     DecodeRoom& room = *find(receiver);
@@ -422,9 +432,9 @@ void DecodeProtocol::free_slots(DecodeRoom& room) {
     if (slots == slots_.end() || writer.name.generation == Generation{}) {
       continue;
     }
-    const auto owner = slots->second.owners.find(writer.name.slot);
-    if (owner != slots->second.owners.end() && owner->second == room.receiver) {
-      slots->second.owners.erase(owner);
+    ReceiverId& owner = slots->second.owners[writer.name.slot.value()];
+    if (owner == room.receiver) {
+      owner = {};
       slots->second.slots.give_back(writer.name.slot);
     }
   }

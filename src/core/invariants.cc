@@ -30,7 +30,7 @@ void RoleProtocol::report_missing_row(std::string_view machine, std::string_view
 
 void RoleProtocol::note_moved(std::uint64_t owner, KvPoll from, KvPoll to) {
   if (is_terminal(to)) {
-    live_since_.erase(owner);
+    live_.erase(owner);
   }
   if (from == to) {
     return;
@@ -69,18 +69,19 @@ std::vector<std::string> DecodeProtocol::check_invariants() const {
     broken.push_back(fmt::format("S1: {} rooms hold a grant, the ledger has {}, named are {}",
                                  holding_rooms_, ledger_.grants(), grants_.size()));
   }
-  for (const auto& [grant, receiver] : grants_) {
+  grants_.for_each([&](GrantId grant, ReceiverId receiver) {
     const DecodeRoom* room = find(receiver);
     if (room == nullptr || room->grant != grant || !room->holds_grant() || !ledger_.holds(grant)) {
       broken.push_back(
           fmt::format("S1: grant {} of receiver {} is held by nobody or not in the ledger",
                       grant.value(), receiver.value()));
     }
-  }
-  if (std::ranges::any_of(attempts_,
-                          [&](const auto& entry) { return entry.first >= next_attempt_; })) {
-    broken.push_back(fmt::format("S12: attempt {} comes again", next_attempt_.value()));
-  }
+  });
+  attempts_.for_each([&](AttemptId attempt, ReceiverId) {
+    if (attempt >= next_attempt_) {
+      broken.push_back(fmt::format("S12: attempt {} comes again", next_attempt_.value()));
+    }
+  });
   for (const auto& [key, receiver] : open_) {
     const DecodeRoom* room = find(receiver);
     if (room == nullptr || room->is_terminal()) {

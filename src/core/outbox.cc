@@ -24,7 +24,11 @@ bool Outbox::push(wire::Message message, Urgency urgency, OwnerId owner) {
   auto& queue = urgent ? urgent_ : normal_;
   queue.push_back(Entry{std::move(message), owner, bytes, urgent});
   if (owner != OwnerId{}) {
-    ++by_owner_[owner];
+    if (std::uint32_t* count = by_owner_.find(owner)) {
+      ++*count;
+    } else {
+      by_owner_.emplace(owner, 1);
+    }
   }
   return true;
 }
@@ -90,11 +94,9 @@ bool Outbox::acknowledge(std::uint64_t through, Instant now, std::vector<OwnerId
   bool progress = false;
   while (!out_.empty() && first_out_ <= through) {
     const OwnerId owner = out_.front().owner;
-    if (const auto found = by_owner_.find(owner); found != by_owner_.end()) {
-      if (--found->second == 0) {
-        by_owner_.erase(found);
-        settled.push_back(owner);
-      }
+    if (std::uint32_t* count = by_owner_.find(owner); count != nullptr && --*count == 0) {
+      by_owner_.erase(owner);
+      settled.push_back(owner);
     }
     out_.pop_front();
     ++first_out_;
@@ -123,6 +125,10 @@ ReceiveWindow::Accept ReceiveWindow::accept(std::uint64_t sequence) {
   }
   if (sequence - through_ > reach_) {
     return Accept::kTooFar;
+  }
+  if (sequence == through_ + 1 && ahead_.empty()) {
+    ++through_;
+    return Accept::kNew;
   }
   ahead_.insert(sequence);
   while (!ahead_.empty() && *ahead_.begin() == through_ + 1) {

@@ -6,13 +6,13 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <set>
 #include <variant>
 #include <vector>
 
 #include "base/instant.h"
 #include "core/guards.h"
+#include "core/number_map.h"
 #include "kvferry/ids.h"
 #include "kvferry/options.h"
 #include "wire/messages.h"
@@ -80,7 +80,7 @@ class Outbox {
   std::deque<Entry> out_;  // numbers first_out_ .. first_out_ + size - 1
   std::uint64_t first_out_ = 1;
   std::size_t repeat_next_ = 0;  // index into out_ of the next to repeat; size(): none
-  std::map<OwnerId, std::uint32_t> by_owner_;  // messages waiting or out
+  NumberMap<OwnerId, std::uint32_t> by_owner_;  // messages waiting or out
   Duration repeat_after_;
   Instant repeat_at_ = Instant::max();
 };
@@ -92,7 +92,7 @@ void Outbox::withdraw(OwnerId owner) {
       if (entry.owner == owner && std::holds_alternative<Kind>(entry.message)) {
         entry.message = wire::Ack{};
         entry.owner = OwnerId{};
-        if (--by_owner_.at(owner) == 0) {
+        if (--*by_owner_.find(owner) == 0) {
           by_owner_.erase(owner);
         }
       }

@@ -22,15 +22,22 @@ Status PageLedger::grant(GrantId grant, GrantedPages granted) {
     }
   }
   for (std::size_t i = 0; i < granted.pages.size(); ++i) {
-    const auto [where, added] = by_page_.emplace(granted.pages[i], grant);
-    const bool own = where->second == grant;
-    if (!added && (own || exclusive)) {
+    const std::size_t page = granted.pages[i].value();
+    by_page_.resize(std::max(by_page_.size(), page + 1));
+    GrantId& holder = by_page_[page];
+    const bool own = holder == grant;
+    if (holder != GrantId{} && (own || exclusive)) {
       for (std::size_t undo = 0; undo < i; ++undo) {
-        by_page_.erase(granted.pages[undo]);
+        GrantId& undone = by_page_[granted.pages[undo].value()];
+        indexed_pages_ -= undone == grant ? 1 : 0;
+        undone = undone == grant ? GrantId{} : undone;
       }
       return fail(FailureCode::kInvalidArgument,
-                  fmt::format("page {} is {}", granted.pages[i].value(),
-                              own ? "listed twice" : "in another grant"));
+                  fmt::format("page {} is {}", page, own ? "listed twice" : "in another grant"));
+    }
+    if (holder == GrantId{}) {
+      holder = grant;
+      ++indexed_pages_;
     }
   }
   if (granted.aux_slot >= 0) {
@@ -46,7 +53,7 @@ GrantedPages PageLedger::not_granted(const GrantedPages& wanted) const {
   GrantedPages rest;
   std::unordered_set<PageIndex> seen;
   for (const PageIndex page : wanted.pages) {
-    if (!by_page_.contains(page) && seen.insert(page).second) {
+    if (holder_of(page) == GrantId{} && seen.insert(page).second) {
       rest.pages.push_back(page);
     }
   }
@@ -61,10 +68,10 @@ GrantedPages PageLedger::not_granted(const GrantedPages& wanted) const {
 }
 
 void PageLedger::revoke(GrantId grant, Instant now) {
-  const auto found = grants_.find(grant);
-  if (found != grants_.end() && !found->second.revoked) {
-    found->second.revoked = true;
-    quarantined_pages_ += found->second.granted.pages.size();
+  Entry* entry = grants_.find(grant);
+  if (entry != nullptr && !entry->revoked) {
+    entry->revoked = true;
+    quarantined_pages_ += entry->granted.pages.size();
     revoked_at_.emplace(grant, now);
   }
 }
@@ -78,18 +85,19 @@ std::int64_t PageLedger::oldest_quarantine_ms(Instant now) const {
 }
 
 GrantedPages PageLedger::release(GrantId grant) {
-  const auto found = grants_.find(grant);
-  if (found == grants_.end()) {
+  Entry* entry = grants_.find(grant);
+  if (entry == nullptr) {
     return {};
   }
-  GrantedPages granted = std::move(found->second.granted);
-  if (found->second.revoked) {
+  GrantedPages granted = std::move(entry->granted);
+  if (entry->revoked) {
     quarantined_pages_ -= granted.pages.size();
     revoked_at_.erase(grant);
   }
-  grants_.erase(found);
+  grants_.erase(grant);
   for (const PageIndex page : granted.pages) {
-    by_page_.erase(page);
+    indexed_pages_ -= by_page_[page.value()] == GrantId{} ? 0 : 1;
+    by_page_[page.value()] = {};
   }
   aux_slots_.erase(granted.aux_slot);
   for (const std::uint32_t slot : granted.state_slots) {
@@ -102,17 +110,15 @@ GrantedPages PageLedger::release(GrantId grant) {
 bool PageLedger::is_consistent() const {
   std::uint64_t held = 0;
   std::uint64_t revoked = 0;
-  for (const auto& [grant, entry] : grants_) {
+  bool is_indexed = true;
+  grants_.for_each([&](GrantId grant, const Entry& entry) {
     held += entry.granted.pages.size();
     revoked += entry.revoked ? entry.granted.pages.size() : 0;
-    for (const PageIndex page : entry.granted.pages) {
-      const auto found = by_page_.find(page);
-      if (found == by_page_.end() || found->second != grant) {
-        return false;
-      }
-    }
-  }
-  return held == by_page_.size() && granted_total_ == returned_total_ + held &&
+    is_indexed = is_indexed && std::ranges::all_of(entry.granted.pages, [&](PageIndex page) {
+                   return holder_of(page) == grant;
+                 });
+  });
+  return is_indexed && held == indexed_pages_ && granted_total_ == returned_total_ + held &&
          revoked == quarantined_pages_;
 }
 

@@ -9,6 +9,7 @@
 #include "base/instant.h"
 #include "core/flat_map.h"
 #include "core/guards.h"
+#include "core/number_map.h"
 #include "kvferry/ids.h"
 #include "kvferry/status.h"
 
@@ -25,6 +26,7 @@ class PageLedger {
   explicit PageLedger(Guards guards = {}) : guards_(guards) {}
 
   // Fails with kInvalidArgument, and changes nothing, when a page or slot is in a grant already.
+  // The pages are of this rank's pool: memory is kept for each number up to the largest.
   Status grant(GrantId grant, GrantedPages granted);
   // Those of the pages and slots that are in no grant, each once, however often it is listed.
   GrantedPages not_granted(const GrantedPages& wanted) const;
@@ -44,13 +46,18 @@ class PageLedger {
   bool is_consistent() const;
 
  private:
+  GrantId holder_of(PageIndex page) const {
+    return page.value() < by_page_.size() ? by_page_[page.value()] : GrantId{};
+  }
+
   struct Entry {
     GrantedPages granted;
     bool revoked = false;
   };
   Guards guards_;
-  FlatMap<GrantId, Entry> grants_;
-  FlatMap<PageIndex, GrantId> by_page_;
+  NumberMap<GrantId, Entry> grants_;
+  std::vector<GrantId> by_page_;  // 0: in no grant
+  std::uint64_t indexed_pages_ = 0;
   FlatSet<std::int64_t> aux_slots_;
   FlatSet<std::uint32_t> state_slots_;
   FlatMap<GrantId, Instant> revoked_at_;

@@ -54,7 +54,7 @@ void PrefillProtocol::handle(SessionEpoch epoch, wire::Grant& grant) {
 void PrefillProtocol::refuse_grant(SessionEpoch epoch, const wire::Grant& grant,
                                    const Failure& cause) {
   SessionRecord& record = *records_.at(epoch);
-  record.tombstones.add(grant.attempt, Tombstone{cause});
+  record.tombstones.add(grant.attempt, cause);
   sessions_.send(epoch, wire::Failed{grant.room, grant.binding, grant.attempt, with_rank(cause)},
                  Urgency::kUrgent, OwnerId{}, now_, *sink_);
   sessions_.send(epoch, wire::Drained{grant.attempt, grant.slot, grant.generation, true},
@@ -84,9 +84,8 @@ void PrefillProtocol::wait_for_sender(SessionEpoch epoch, wire::Grant grant) {
   }
   waiting.push_back(UnopenedGrant{epoch, std::move(grant)});
   ++unopened_count_;
-  if (!timers_.is_set({TimerKind::kUnopened, {}, key})) {
-    timers_.set({TimerKind::kUnopened, {}, key},
-                now_ + milliseconds(options_.unopened_room_timeout_ms));
+  if (!unopened_timers_.is_set(key)) {
+    unopened_timers_.set(key, now_ + milliseconds(options_.unopened_room_timeout_ms));
   }
 }
 
@@ -98,7 +97,7 @@ void PrefillProtocol::adopt_unopened(PrefillRoom& room) {
   std::vector<UnopenedGrant> waiting = std::move(found->second);
   unopened_.erase(found);
   unopened_count_ -= waiting.size();
-  timers_.cancel({TimerKind::kUnopened, {}, match(room.key)});
+  unopened_timers_.cancel(match(room.key));
   for (UnopenedGrant& one : waiting) {
     if (room.is_terminal()) {
       refuse_grant(one.epoch, one.grant, *room.cause);
@@ -116,7 +115,7 @@ void PrefillProtocol::drop_unopened(SessionEpoch epoch, AttemptId attempt) {
     if (dropped > 0) {
       unopened_count_ -= dropped;
       if (it->second.empty()) {
-        timers_.cancel({TimerKind::kUnopened, {}, it->first});
+        unopened_timers_.cancel(it->first);
         unopened_.erase(it);
       }
       return;
@@ -154,7 +153,7 @@ void PrefillProtocol::refuse_unopened(const RoomKey& key, const Failure& cause) 
   const std::vector<UnopenedGrant> waiting = std::move(found->second);
   unopened_.erase(found);
   unopened_count_ -= waiting.size();
-  timers_.cancel({TimerKind::kUnopened, {}, match(key)});
+  unopened_timers_.cancel(match(key));
   for (const UnopenedGrant& one : waiting) {
     refuse_grant(one.epoch, one.grant, cause);
   }

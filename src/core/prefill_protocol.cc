@@ -14,20 +14,23 @@ std::unique_ptr<Protocol> make_prefill_protocol(ProtocolConfig config, Environme
 PrefillProtocol::PrefillProtocol(ProtocolConfig config, Environment& environment)
     : RoleProtocol(std::move(config), environment),
       ended_(options_.max_ended_senders),
-      timers_(guards_) {}
+      timers_(guards_),
+      unopened_timers_(guards_) {}
 
 void PrefillProtocol::settle(Event& event) {
   std::visit([this](auto& fact) { on(fact); }, event);
 }
 
 bool PrefillProtocol::run_due_timer() {
+  if (const auto unopened = unopened_timers_.pop_due(now_)) {
+    unopened_deadline(*unopened);
+    return true;
+  }
   const auto key = timers_.pop_due(now_);
   if (!key) {
     return false;
   }
-  if (key->kind == TimerKind::kUnopened) {
-    unopened_deadline(key->key);
-  } else if (PrefillRoom* room = find(key->sender)) {
+  if (PrefillRoom* room = find(key->sender)) {
     if (key->kind == TimerKind::kRoom) {
       fail_room(*room, Failure{FailureCode::kRoomTimeout,
                                FailureWhere::kLocal,
@@ -39,7 +42,7 @@ bool PrefillProtocol::run_due_timer() {
       const AttemptId attempt =
           room->targets.empty() ? AttemptId{} : room->targets.front()->grant.attempt;
       note_slow(room->key, attempt, room->status, room->waits_for(), room->deadline_ms);
-      timers_.set({TimerKind::kRoom, room->sender, {}}, room->deadline);
+      timers_.set({TimerKind::kRoom, room->sender}, room->deadline);
     } else {
       give_up_source(*room);
     }
@@ -198,7 +201,7 @@ void PrefillProtocol::fail_room(PrefillRoom& room, Failure cause) {
   }
   release_if_fenced(room);
   if (!room.is_settled() && !room.released) {
-    timers_.set({TimerKind::kSourceHold, room.sender, {}},
+    timers_.set({TimerKind::kSourceHold, room.sender},
                 now_ + milliseconds(options_.source_hold_timeout_ms));
   }
   release_if_settled(room);
@@ -244,7 +247,7 @@ void PrefillProtocol::release_source(PrefillRoom& room) {
   }
   room.released = true;
   check_source(room);
-  timers_.cancel({TimerKind::kSourceHold, room.sender, {}});
+  timers_.cancel({TimerKind::kSourceHold, room.sender});
   released_pages_total_ += room.given.size();
   if (!room.given.empty() || room.aux_slot >= 0 || !room.state_slots.empty()) {
     sink_->release_pages(ReleasePages{room.sender.value(), room.key.room, room.key.binding,
@@ -296,7 +299,7 @@ void PrefillProtocol::forget_if_over(SenderId sender) {
       record.attempts.erase(target->grant.attempt);
       const bool remembered = room->cause || guards_.has(Guard::kRememberSucceeded);
       if (!record.over && remembered &&
-          !record.tombstones.add(target->grant.attempt, Tombstone{room->cause})) {
+          !record.tombstones.add(target->grant.attempt, room->cause)) {
         sink_->count("tombstones_over_limit");
       }
       drop_record_if_idle(target->epoch);
@@ -312,14 +315,14 @@ void PrefillProtocol::set_deadline(PrefillRoom& room, std::uint32_t after_ms) {
     return;
   }
   // One timer at a time: most rooms are over before a quarter of their time is.
-  timers_.cancel({TimerKind::kRoom, room.sender, {}});
+  timers_.cancel({TimerKind::kRoom, room.sender});
   room.deadline = now_ + milliseconds(after_ms);
-  timers_.set({TimerKind::kSlow, room.sender, {}}, now_ + milliseconds(after_ms) / 4);
+  timers_.set({TimerKind::kSlow, room.sender}, now_ + milliseconds(after_ms) / 4);
 }
 
 void PrefillProtocol::cancel_deadline(const PrefillRoom& room) {
-  timers_.cancel({TimerKind::kRoom, room.sender, {}});
-  timers_.cancel({TimerKind::kSlow, room.sender, {}});
+  timers_.cancel({TimerKind::kRoom, room.sender});
+  timers_.cancel({TimerKind::kSlow, room.sender});
 }
 
 // --- peers ---
@@ -357,7 +360,10 @@ void PrefillProtocol::session_over(const SessionOver& over) {
   }
   SessionRecord& record = *found->second;
   record.over = true;
-  const auto attempts = record.attempts;
+  // A room that ends takes its attempts away.
+  std::vector<std::pair<AttemptId, SenderId>> attempts;
+  record.attempts.for_each(
+      [&](AttemptId attempt, SenderId sender) { attempts.emplace_back(attempt, sender); });
   for (const auto& [attempt, sender] : attempts) {
     PrefillRoom* room = find(sender);
     if (room == nullptr) {
@@ -374,7 +380,7 @@ void PrefillProtocol::session_over(const SessionOver& over) {
     unopened_count_ -= std::erase_if(
         it->second, [&](const UnopenedGrant& waiting) { return waiting.epoch == over.epoch; });
     if (it->second.empty()) {
-      timers_.cancel({TimerKind::kUnopened, {}, it->first});
+      unopened_timers_.cancel(it->first);
       it = unopened_.erase(it);
     } else {
       ++it;
@@ -440,13 +446,18 @@ void PrefillProtocol::enter(Target& target, TargetTrigger trigger) {
 }
 
 PrefillRoom* PrefillProtocol::find(SenderId sender) const {
-  const auto found = rooms_.find(sender);
-  return found == rooms_.end() ? nullptr : found->second.get();
+  const auto* found = rooms_.find(sender);
+  return found == nullptr ? nullptr : found->get();
 }
 
 PrefillRoom* PrefillProtocol::find(const RoomKey& key) {
   const auto found = open_.find(match(key));
   return found == open_.end() ? nullptr : find(found->second);
+}
+
+PrefillRoom* PrefillProtocol::find(const SessionRecord& record, AttemptId attempt) const {
+  const SenderId* sender = record.attempts.find(attempt);
+  return sender == nullptr ? nullptr : find(*sender);
 }
 
 Snapshot PrefillProtocol::snapshot(Instant now, std::size_t max_rooms_shown) const {
@@ -460,10 +471,7 @@ Snapshot PrefillProtocol::snapshot(Instant now, std::size_t max_rooms_shown) con
     view.tickets += record->writes.size();
     view.tombstones += record->tombstones.size();
   }
-  for (const auto& [sender, room] : rooms_) {
-    if (view.rooms.size() >= max_rooms_shown) {
-      break;
-    }
+  rooms_.for_some(max_rooms_shown, [&](SenderId sender, const auto& room) {
     std::string targets;
     for (const auto& target : room->targets) {
       targets += targets.empty() ? "" : ",";
@@ -474,7 +482,7 @@ Snapshot PrefillProtocol::snapshot(Instant now, std::size_t max_rooms_shown) con
         room->targets.empty() ? AttemptId{} : room->targets.front()->grant.attempt,
         std::string(to_string(room->status)), targets,
         std::chrono::duration_cast<milliseconds>(now - room->opened).count(), room->page_count});
-  }
+  });
   return view;
 }
 

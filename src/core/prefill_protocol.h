@@ -3,6 +3,7 @@
 // what follows from them, invariants.cc what must never be seen.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "core/ended_rooms.h"
 #include "core/flat_map.h"
+#include "core/number_map.h"
 #include "core/prefill_room.h"
 #include "core/role_protocol.h"
 #include "core/timer_queue.h"
@@ -32,19 +34,20 @@ class PrefillProtocol final : public RoleProtocol {
   void settle(Event& event) override;
   void settle(SessionOutput& output) override;
   bool run_due_timer() override;
-  Instant next_room_deadline() const override { return timers_.next(); }
+  Instant next_room_deadline() const override {
+    return std::min(timers_.next(), unopened_timers_.next());
+  }
+  Instant opened_at(std::uint64_t owner) const override { return find(SenderId(owner))->opened; }
 
-  enum class TimerKind : std::uint8_t { kRoom, kSlow, kSourceHold, kUnopened };
+  enum class TimerKind : std::uint8_t { kRoom, kSlow, kSourceHold };
   struct TimerKey {
     TimerKind kind;
-    SenderId sender;  // kUnopened: 0
-    RoomKey key;      // kUnopened only
-    friend auto operator<=>(const TimerKey&, const TimerKey&) = default;
+    SenderId sender;
+    friend bool operator==(const TimerKey&, const TimerKey&) = default;
   };
   struct TimerKeyHash {
     std::size_t operator()(const TimerKey& key) const noexcept {
-      return (std::hash<SenderId>{}(key.sender) ^ std::hash<RoomKey>{}(key.key)) * 4 +
-             static_cast<std::size_t>(key.kind);
+      return std::hash<SenderId>{}(key.sender) * 4 + static_cast<std::size_t>(key.kind);
     }
   };
   // What this side keeps of a session with a decode rank. Outlives the session while tickets of it
@@ -54,7 +57,7 @@ class PrefillProtocol final : public RoleProtocol {
     std::optional<layout::CopyPlan> plan;  // empty: this rank has nothing for that one
     Tombstones tombstones;
     WriteTracker writes;
-    FlatMap<AttemptId, SenderId> attempts;  // grants in use
+    NumberMap<AttemptId, SenderId> attempts;  // grants in use
     bool over = false;
   };
   struct UnopenedGrant {
@@ -96,6 +99,7 @@ class PrefillProtocol final : public RoleProtocol {
   void enter(Target& target, TargetTrigger trigger);
   PrefillRoom* find(SenderId sender) const;
   PrefillRoom* find(const RoomKey& key);
+  PrefillRoom* find(const SessionRecord& record, AttemptId attempt) const;
   void drop_record_if_idle(SessionEpoch epoch);
 
   // invariants.cc
@@ -130,13 +134,14 @@ class PrefillProtocol final : public RoleProtocol {
   void drain_if_settled(PrefillRoom& room, Target& target);
   void say_drained(SessionEpoch epoch, const wire::Abort& abort);
 
-  FlatMap<SenderId, std::unique_ptr<PrefillRoom>> rooms_;
+  NumberMap<SenderId, std::unique_ptr<PrefillRoom>> rooms_;
   FlatMap<RoomKey, SenderId> open_;  // by match(), as the next two
   FlatMap<SessionEpoch, std::unique_ptr<SessionRecord>> records_;
   std::map<RoomKey, std::vector<UnopenedGrant>> unopened_;
   std::size_t unopened_count_ = 0;
   EndedRooms ended_;
   TimerQueue<TimerKey, TimerKeyHash> timers_;
+  TimerQueue<RoomKey> unopened_timers_;  // of the grants in unopened_
   std::uint64_t held_pages_total_ = 0;
   std::uint64_t released_pages_total_ = 0;
 };

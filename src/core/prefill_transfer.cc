@@ -322,8 +322,7 @@ void PrefillProtocol::handle(SessionEpoch epoch, const wire::Abort& abort) {
     end_request(key, cause);
     return;
   }
-  const auto found = record.attempts.find(abort.attempt);
-  PrefillRoom* room = found == record.attempts.end() ? nullptr : find(found->second);
+  PrefillRoom* room = find(record, abort.attempt);
   Target* target = room == nullptr ? nullptr : room->find(epoch, abort.attempt);
   if (target != nullptr) {
     target->abort_seen = true;
@@ -336,7 +335,7 @@ void PrefillProtocol::handle(SessionEpoch epoch, const wire::Abort& abort) {
   // will be written, and decode is told so.
   drop_unopened(epoch, abort.attempt);
   if (guards_.has(Guard::kTombstone) && record.tombstones.find(abort.attempt) == nullptr) {
-    record.tombstones.add(abort.attempt, Tombstone{cause});
+    record.tombstones.add(abort.attempt, cause);
     end_request(key, cause);
   }
   say_drained(epoch, abort);
@@ -349,8 +348,7 @@ void PrefillProtocol::say_drained(SessionEpoch epoch, const wire::Abort& abort) 
 
 void PrefillProtocol::handle(SessionEpoch epoch, const wire::Consumed& consumed) {
   const SessionRecord& record = *records_.at(epoch);
-  const auto found = record.attempts.find(consumed.attempt);
-  PrefillRoom* room = found == record.attempts.end() ? nullptr : find(found->second);
+  PrefillRoom* room = find(record, consumed.attempt);
   Target* target = room == nullptr ? nullptr : room->find(epoch, consumed.attempt);
   if (target == nullptr || target->state != TargetState::kDone) {
     sink_->count("stale_messages");
@@ -364,8 +362,7 @@ void PrefillProtocol::handle(SessionEpoch epoch, const wire::Consumed& consumed)
 // way then: until that comes nothing more is posted or committed.
 void PrefillProtocol::handle(SessionEpoch epoch, const wire::Fenced& fenced) {
   SessionRecord& record = *records_.at(epoch);
-  const auto found = record.attempts.find(fenced.attempt);
-  PrefillRoom* room = found == record.attempts.end() ? nullptr : find(found->second);
+  PrefillRoom* room = find(record, fenced.attempt);
   Target* target = room == nullptr ? nullptr : room->find(epoch, fenced.attempt);
   if (target == nullptr) {
     return;

@@ -104,11 +104,11 @@ std::optional<Failure> RoleProtocol::refuse_room(const RoomKey& key, bool is_ope
 
 void RoleProtocol::note_opened(std::uint64_t owner) {
   ++opened_rooms_;
-  live_since_.emplace(owner, now_);
+  live_.insert(owner);
 }
 
 std::int64_t RoleProtocol::oldest_room_ms(Instant now) const {
-  return live_since_.empty() ? 0 : (now - live_since_.begin()->second) / milliseconds(1);
+  return live_.empty() ? 0 : (now - opened_at(live_.least())) / milliseconds(1);
 }
 
 void RoleProtocol::note_slow(const RoomKey& key, AttemptId attempt, KvPoll status,

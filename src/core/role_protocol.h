@@ -2,13 +2,13 @@
 // The role decides what an event and a session's output mean for its rooms.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/protocol.h"
+#include "core/rising_set.h"
 #include "core/room_key.h"
 #include "core/session_table.h"
 
@@ -28,6 +28,8 @@ class RoleProtocol : public Protocol {
   // Settles one timer of a room that is due; false when none is.
   virtual bool run_due_timer() = 0;
   virtual Instant next_room_deadline() const = 0;
+  // owner: of a room that is here.
+  virtual Instant opened_at(std::uint64_t owner) const = 0;
 
   void settle_outputs();
   // What a request is looked up by: room and binding (rule 8).
@@ -72,7 +74,7 @@ class RoleProtocol : public Protocol {
   bool settle_link(Event& event);
   void run_timers();
 
-  std::map<std::uint64_t, Instant> live_since_;  // by owner; ids rise, so the oldest comes first
+  RisingSet<std::uint64_t> live_;  // owners; ids rise, so the oldest is the least
   std::uint64_t opened_rooms_ = 0;
   std::uint64_t succeeded_rooms_ = 0;
   std::uint64_t failed_rooms_ = 0;

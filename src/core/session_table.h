@@ -109,7 +109,7 @@ class SessionTable {
   struct TimerKey {
     TimerKind kind;
     PeerId peer;
-    friend auto operator<=>(const TimerKey&, const TimerKey&) = default;
+    friend bool operator==(const TimerKey&, const TimerKey&) = default;
   };
   struct TimerKeyHash {
     std::size_t operator()(const TimerKey& key) const noexcept {

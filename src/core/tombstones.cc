@@ -1,7 +1,5 @@
 #include "core/tombstones.h"
 
-#include <utility>
-
 namespace kvferry::core {
 
 void Tombstones::raise_mark(AttemptId mark) {
@@ -11,14 +9,18 @@ void Tombstones::raise_mark(AttemptId mark) {
   }
 }
 
-bool Tombstones::add(AttemptId attempt, Tombstone tombstone) {
+bool Tombstones::add(AttemptId attempt, const std::optional<Failure>& cause) {
   if (is_below_mark(attempt)) {
     return true;
   }
   if (entries_.size() >= limit_ && !entries_.contains(attempt)) {
     return false;
   }
-  entries_.insert_or_assign(attempt, std::move(tombstone));
+  // Most attempts end in about the order in which they were given.
+  const auto entry = entries_.try_emplace(entries_.end(), attempt);
+  if (cause && entry->second.cause == nullptr) {
+    entry->second.cause = std::make_unique<const Failure>(*cause);
+  }
   return true;
 }
 

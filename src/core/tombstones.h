@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "kvferry/ids.h"
@@ -12,8 +13,8 @@
 namespace kvferry::core {
 
 struct Tombstone {
-  // Empty when the attempt succeeded.
-  std::optional<Failure> cause;
+  // Null when the attempt succeeded.
+  std::unique_ptr<const Failure> cause;
 };
 
 class Tombstones {
@@ -27,7 +28,8 @@ class Tombstones {
 
   // False at the limit, and nothing is added: the caller refuses new grants until the mark has
   // risen.
-  bool add(AttemptId attempt, Tombstone tombstone);
+  // cause: nullopt when the attempt succeeded. The first cause of an attempt stays.
+  bool add(AttemptId attempt, const std::optional<Failure>& cause);
   const Tombstone* find(AttemptId attempt) const;
   // Whether there is no place left for in_use attempts that will end later.
   bool is_full(std::size_t in_use) const { return entries_.size() + in_use >= limit_; }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/flat_map.h"
+#include "core/number_map.h"
 #include "kvferry/ids.h"
 #include "layout/write.h"
 
@@ -32,25 +32,22 @@ class WriteTracker {
   // Whether each ticket was above all before it (S12).
   bool has_risen() const { return risen_; }
   // nullptr: settled already, or never posted here.
-  TrackedWrite* find(TicketId ticket) {
-    const auto found = writes_.find(ticket);
-    return found == writes_.end() ? nullptr : &found->second;
-  }
+  TrackedWrite* find(TicketId ticket) { return writes_.find(ticket); }
   // Tickets under a grant that are unknown and not yet quiet.
   std::vector<TicketId> unknown_under(GrantSlot slot, Generation generation) const {
     std::vector<TicketId> tickets;
-    for (const auto& [ticket, tracked] : writes_) {
+    writes_.for_each([&](TicketId ticket, const TrackedWrite& tracked) {
       if (tracked.unknown && tracked.write.slot == slot && tracked.write.generation == generation) {
         tickets.push_back(ticket);
       }
-    }
+    });
     return tickets;
   }
   void settle(TicketId ticket) { writes_.erase(ticket); }
   std::size_t size() const { return writes_.size(); }
 
  private:
-  FlatMap<TicketId, TrackedWrite> writes_;
+  NumberMap<TicketId, TrackedWrite> writes_;
   TicketId last_;
   TicketId newest_;
   bool risen_ = true;

@@ -39,6 +39,7 @@ class Rooms final : public RoleProtocol {
   void settle(SessionOutput&) override {}
   bool run_due_timer() override { return false; }
   Instant next_room_deadline() const override { return Instant::max(); }
+  Instant opened_at(std::uint64_t) const override { return {}; }
 };
 
 class Invariants : public ::testing::Test {
