@@ -20,10 +20,9 @@ RoomLoop::RoomLoop(KvManager& manager, RoomSide& side, const HandoffOrder& order
       static_cast<std::uint32_t>(std::min<std::uint64_t>(order.concurrency, order.rooms));
   lanes_.resize(lanes);
   ids_.assign(lanes, 0);
-  // An id that names nothing reads as failed, so an idle lane has no news.
-  statuses_.assign(lanes, KvPoll::kFailed);
   seen_.assign(lanes, KvPoll::kFailed);
   for (std::uint32_t lane = lanes; lane-- > 0;) idle_.push_back(lane);
+  lane_of_.reserve(lanes);
   latencies_.reserve(order.rooms);
 }
 
@@ -50,8 +49,6 @@ SideResult RoomLoop::run(const std::function<void()>& started) {
   result_.p50 = latencies_.quantile(0.5);
   result_.p99 = latencies_.quantile(0.99);
   result_.max = latencies_.max();
-  result_.poll_p50 = polls_.quantile(0.5);
-  result_.poll_p99 = polls_.quantile(0.99);
   return result_;
 }
 
@@ -72,6 +69,7 @@ bool RoomLoop::open_rooms() {
     each.opened = monotonic_now();
     seen_[lane] = KvPoll::kBootstrapping;
     ids_[lane] = side_.open(lane, next);
+    lane_of_.emplace(ids_[lane], lane);
     if (order_.abort_permille > 0) {
       each.abort = abort_plan_of(next, order_);
       if (side_.aborts(each.abort)) {
@@ -85,24 +83,43 @@ bool RoomLoop::open_rooms() {
 }
 
 bool RoomLoop::poll_rooms() {
-  const Instant before = monotonic_now();
-  manager_.poll_many(ids_, statuses_);
-  polls_.add(monotonic_now() - before);
+  auto changed = manager_.take_changed();
+  return changed ? poll_changed(std::move(*changed)) : poll_all();
+}
+
+bool RoomLoop::poll_changed(std::vector<std::uint64_t> changed) {
+  statuses_.resize(changed.size());
+  manager_.poll_many(changed, statuses_);
   bool moved = false;
-  // Most rooms have no news; whole runs of them are passed over at once.
-  for (auto news = std::ranges::mismatch(statuses_, seen_); news.in1 != statuses_.end();
-       news = std::ranges::mismatch(news.in1, statuses_.end(), news.in2, seen_.end())) {
-    const auto lane = static_cast<std::uint32_t>(news.in1 - statuses_.begin());
-    const KvPoll status = *news.in1;
-    *news.in2 = status;
+  for (std::size_t i = 0; i < changed.size(); ++i) {
+    const auto found = lane_of_.find(changed[i]);  // an earlier turn may have finished it
+    if (found == lane_of_.end() || statuses_[i] == seen_[found->second]) continue;
+    note_status(found->second, statuses_[i]);
     moved = true;
-    if (is_terminal(status)) {
-      note_end(lane, status);
-    } else {
-      side_.step(lane, lanes_[lane].room, status);
-    }
   }
   return moved;
+}
+
+bool RoomLoop::poll_all() {
+  statuses_.resize(ids_.size());
+  manager_.poll_many(ids_, statuses_);
+  bool moved = false;
+  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    // An idle lane's id names nothing and reads as failed, which is what was seen of it.
+    if (statuses_[lane] == seen_[lane]) continue;
+    note_status(lane, statuses_[lane]);
+    moved = true;
+  }
+  return moved;
+}
+
+void RoomLoop::note_status(std::uint32_t lane, KvPoll status) {
+  seen_[lane] = status;
+  if (is_terminal(status)) {
+    note_end(lane, status);
+  } else {
+    side_.step(lane, lanes_[lane].room, status);
+  }
 }
 
 void RoomLoop::note_end(std::uint32_t lane, KvPoll status) {
@@ -166,8 +183,9 @@ void RoomLoop::finish(std::uint32_t lane) {
   // Rule 11: what was read as the end is what it stays.
   if (side_.poll(lane) != seen_[lane]) ++result_.changed_ends;
   side_.close(lane);
+  lane_of_.erase(ids_[lane]);
   ids_[lane] = 0;
-  statuses_[lane] = seen_[lane] = KvPoll::kFailed;
+  seen_[lane] = KvPoll::kFailed;
   lanes_[lane].abort_due = false;
   ++finished_;
   idle_.push_back(lane);

@@ -1,12 +1,13 @@
-// The scheduler of one side: what an engine does in each step. It polls all its rooms at once,
-// takes what each new status asks for, takes back pages, opens the next room where a lane is free,
-// and sleeps on the manager's descriptor when there was nothing to do.
+// The scheduler of one side: what an engine does in each step. It polls the rooms that have
+// changed, takes what each new status asks for, takes back pages, opens the next room where a lane
+// is free, and sleeps on the manager's descriptor when there was nothing to do.
 //
 // Lane k runs rooms first_room + k, first_room + k + concurrency, ...: both sides come to the same
 // lane for a room without a word between them.
 #pragma once
 
 #include <array>
+#include <boost/unordered/unordered_flat_map.hpp>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -34,8 +35,6 @@ struct SideResult {
   Duration p50{};                   // from a room's open until its end was read
   Duration p99{};
   Duration max{};
-  Duration poll_p50{};  // of poll_many over the turn's lanes
-  Duration poll_p99{};
   Duration cpu{};  // of the whole process
   std::uint64_t turns = 0;
   // After the turn.
@@ -86,6 +85,9 @@ class RoomLoop {
   };
   bool open_rooms();
   bool poll_rooms();
+  bool poll_changed(std::vector<std::uint64_t> changed);
+  bool poll_all();
+  void note_status(std::uint32_t lane, KvPoll status);
   bool take_pages();
   void abort_rooms();
   void note_end(std::uint32_t lane, KvPoll status);
@@ -99,14 +101,14 @@ class RoomLoop {
   const std::uint32_t pages_per_room_;
   std::vector<Lane> lanes_;
   std::vector<std::uint64_t> ids_;
-  std::vector<KvPoll> statuses_;
+  boost::unordered_flat_map<std::uint64_t, std::uint32_t> lane_of_;  // by id
+  std::vector<KvPoll> statuses_;  // as they were read, of all or of those that changed
   std::vector<KvPoll> seen_;
   std::vector<std::uint32_t> idle_;
   std::vector<std::uint32_t> aborting_;  // lanes with an abort that is still to come
   std::uint64_t finished_ = 0;
   SideResult result_;
   Latencies latencies_;
-  Latencies polls_;
 };
 
 }  // namespace kvferry::bench

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,6 +78,13 @@ class KvManager {
   // that is unknown or was cleared reads kFailed. A receiver's kSuccess passes its pages as poll()
   // does.
   void poll_many(std::span<const std::uint64_t> ids, std::span<KvPoll> statuses) const;
+
+  // The handles with a new status since the last call, in order, one perhaps more than once, so
+  // that a step over 100,000 rooms costs what has changed; read them with poll_many(). nullopt:
+  // nothing was noted (the first call), or more changes than four for each handle that may be open
+  // wait, or the manager has stopped: look at every handle once. Ends by the handle's own calls
+  // (abort(), a refused open or init()) are listed, too.
+  std::optional<std::vector<std::uint64_t>> take_changed();
 
   // Pages released since the last call, in order of release. The caller owns them from here on.
   std::vector<ReleasedPages> take_released();

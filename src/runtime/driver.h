@@ -50,6 +50,7 @@ class Driver {
     Mailbox& mailbox;
     StatusTable& table;
     ReleaseQueue& releases;
+    ChangeList& changes;
     BootstrapClient& bootstrap;
     ThreadPlacePtr place;  // of its thread
   };

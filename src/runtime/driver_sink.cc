@@ -21,8 +21,23 @@ bool concerns_address(FailureCode code) {
 
 void DriverSink::publish_status(std::uint64_t owner, KvPoll status) {
   if (StatusCell* const cell = parts_.table.find_held(owner); cell != nullptr) {
-    news_ = cell->advance(status) || news_;
+    if (cell->advance(status)) {
+      note_changed(owner);
+    }
   }
+}
+
+void DriverSink::note_changed(std::uint64_t owner) {
+  news_ = true;
+  changed_.push_back(owner);
+}
+
+bool DriverSink::take_news() {
+  if (!changed_.empty()) {
+    parts_.changes.add(changed_);
+    changed_.clear();
+  }
+  return std::exchange(news_, false);
 }
 
 bool DriverSink::publish_terminal(std::uint64_t owner, KvPoll status,
@@ -36,7 +51,7 @@ bool DriverSink::publish_terminal(std::uint64_t owner, KvPoll status,
   if (cell == nullptr || !cell->end(status, failure)) {
     return false;
   }
-  news_ = true;
+  note_changed(owner);
   return true;
 }
 

@@ -14,6 +14,7 @@
 #include "net/control_link.h"
 #include "runtime/aux_slots.h"
 #include "runtime/bootstrap_client.h"
+#include "runtime/change_list.h"
 #include "runtime/release_queue.h"
 #include "runtime/status_cell.h"
 
@@ -26,6 +27,7 @@ class DriverSink final : public core::ActionSink {
   struct Parts {
     StatusTable& table;
     ReleaseQueue& releases;
+    ChangeList& changes;
     BootstrapClient& bootstrap;
     net::ControlLink& link;
     data_plane::Transport& transport;
@@ -57,8 +59,8 @@ class DriverSink final : public core::ActionSink {
   // --- the driver ---
   // Events that an action caused at once, for the next turn: a step must not call back.
   std::vector<core::Event>& caused() { return caused_; }
-  // Whether the caller has something new to look at since the last call.
-  bool take_news() { return std::exchange(news_, false); }
+  // Whether the caller has something new to look at since the last call; it finds it listed.
+  bool take_news();
   std::uint64_t frames_sent() const { return frames_sent_; }
   const Counters& counters() const { return counters_; }
   // The connection with the peer is over: what the registries say of its address is doubtful.
@@ -68,7 +70,10 @@ class DriverSink final : public core::ActionSink {
   Parts parts_;
   std::vector<core::Event> caused_;
   Counters counters_;
+  void note_changed(std::uint64_t owner);
+
   bool news_ = false;
+  std::vector<std::uint64_t> changed_;  // handles with a new status, in this turn
   std::uint64_t frames_sent_ = 0;
   std::unordered_map<PeerId, std::string> dialled_;  // endpoints
   Instant note_window_{};

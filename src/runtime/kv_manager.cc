@@ -18,6 +18,10 @@ void KvManager::poll_many(std::span<const std::uint64_t> ids, std::span<KvPoll> 
   state_->table().read_many(ids, statuses);
 }
 
+std::optional<std::vector<std::uint64_t>> KvManager::take_changed() {
+  return state_->changes().take();
+}
+
 std::vector<ReleasedPages> KvManager::take_released() { return state_->releases().take(); }
 
 int KvManager::event_fd() const { return state_->releases().fd(); }

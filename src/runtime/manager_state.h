@@ -69,6 +69,7 @@ class ManagerState {
   // --- the manager ---
   StatusTable& table() { return *table_; }
   ReleaseQueue& releases() { return *releases_; }
+  ChangeList& changes() { return *changes_; }
   AuxSlots& aux() { return *aux_; }
   const ArgumentChecks& checks() const { return *checks_; }
   const KvArgs& args() const { return args_; }
@@ -91,6 +92,7 @@ class ManagerState {
   core::RegistryRow registry_row() const;
   void lose_thread(const std::string& why);
   void report_abort(const StatusCell& cell, Failure cause);
+  void announce_end(const StatusCell& cell);
 
   KvArgs args_;
   Options options_;
@@ -109,6 +111,7 @@ class ManagerState {
   std::unique_ptr<ArgumentChecks> checks_;
   std::unique_ptr<AuxSlots> aux_;
   std::unique_ptr<ReleaseQueue> releases_;
+  std::unique_ptr<ChangeList> changes_;
   std::unique_ptr<Mailbox> mailbox_;
   std::unique_ptr<net::ControlLink> link_;
   std::unique_ptr<data_plane::Transport> transport_;

@@ -1,6 +1,7 @@
 // Rooms between two managers, from the first call to the last released page.
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "base/prng.h"
 #include "pair_fixture.h"
@@ -231,6 +232,39 @@ TEST_F(KvManagerTest, ASleepingSchedulerIsWoken) {
     return !released.empty();
   });
   EXPECT_THAT(released.front().pages, UnorderedElementsAreArray(room.source));
+}
+
+TEST_F(KvManagerTest, ASchedulerMayLookAtWhatHasChangedAlone) {
+  start_pair();
+  EXPECT_EQ(decode_->take_changed(), std::nullopt) << "nothing is noted before the first call";
+  Room room = open_room(11, 4);
+  KvReceiver refused(*decode_, RoomId(14), Binding{1, 14});
+  EXPECT_FALSE(refused.send_metadata({}, -1)) << "before init()";
+  KvReceiver aborted(*decode_, RoomId(15), Binding{1, 15});
+  aborted.abort();
+  KvSender of_the_other_role(*decode_, RoomId(16), Binding{1, 16});
+  send_all(room);
+  std::map<std::uint64_t, KvPoll> seen;
+  ASSERT_TRUE(test::await([&] {
+    const auto changed = decode_->take_changed();
+    if (!changed) {
+      ADD_FAILURE() << "few changes are never too many";
+      return true;
+    }
+    std::vector<KvPoll> statuses(changed->size());
+    decode_->poll_many(*changed, statuses);
+    for (std::size_t i = 0; i < changed->size(); ++i) {
+      seen[(*changed)[i]] = statuses[i];
+    }
+    return seen[room.receiver->id()] == KvPoll::kSuccess;
+  }));
+  const std::map<std::uint64_t, KvPoll> expected{{room.receiver->id(), KvPoll::kSuccess},
+                                                 {refused.id(), KvPoll::kFailed},
+                                                 {aborted.id(), KvPoll::kFailed},
+                                                 {of_the_other_role.id(), KvPoll::kFailed}};
+  EXPECT_EQ(seen, expected);
+  decode_->stop();
+  EXPECT_EQ(decode_->take_changed(), std::nullopt) << "every handle may have ended";
 }
 
 TEST_F(KvManagerTest, StoppingFailsWhatIsOpenAndRefusesWhatComes) {
