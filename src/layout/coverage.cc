@@ -46,12 +46,12 @@ GrantExtent::GrantExtent(std::vector<ItemSlice> page_slices, std::vector<PageInd
   const auto made = std::make_shared<Contents>();
   held_ = made;
   made->pages = std::move(pages);
-  std::vector<std::uint32_t> items;
-  items.reserve(made->pages.size());
-  for (const PageIndex page : made->pages) {
-    items.push_back(page.value());
-  }
-  made->add_rules(std::move(page_slices), items);
+  const std::size_t slice_count = page_slices.size() + aux_slices.size() + state_slices.size();
+  made->slices.reserve(slice_count);
+  made->rules.reserve(slice_count);
+  made->lists.reserve(3);
+  const auto page_at = [&](std::size_t position) { return made->pages[position].value(); };
+  made->add_rules(std::move(page_slices), made->pages.size(), page_at);
   if (!made->lists.empty()) {
     std::uint64_t distinct = 0;
     for (const ItemRun& run : made->lists.front().runs) distinct += run.count;
@@ -59,10 +59,11 @@ GrantExtent::GrantExtent(std::vector<ItemSlice> page_slices, std::vector<PageInd
     made->next_page_is_next_place = distinct == made->pages.size();
   }
   if (aux_slot >= 0) {
-    const auto slot = static_cast<std::uint32_t>(aux_slot);
-    made->add_rules(std::move(aux_slices), {&slot, 1});
+    const auto slot = [&](std::size_t) { return static_cast<std::uint32_t>(aux_slot); };
+    made->add_rules(std::move(aux_slices), 1, slot);
   }
-  made->add_rules(std::move(state_slices), state_slots);
+  const auto state_at = [&](std::size_t position) { return state_slots[position]; };
+  made->add_rules(std::move(state_slices), state_slots.size(), state_at);
   std::sort(made->rules.begin(), made->rules.end(),
             [](const RegionRule& a, const RegionRule& b) { return a.region < b.region; });
   for (RegionRule& rule : made->rules) {
@@ -71,32 +72,45 @@ GrantExtent::GrantExtent(std::vector<ItemSlice> page_slices, std::vector<PageInd
   }
 }
 
-GrantExtent::ItemRuns GrantExtent::make_runs(std::span<const std::uint32_t> items) {
-  std::vector<std::uint32_t> order(items.size());
-  std::iota(order.begin(), order.end(), 0U);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return items[a] < items[b]; });
+template <typename ItemAt>
+GrantExtent::ItemRuns GrantExtent::make_runs(std::size_t count, const ItemAt& item_at) {
   ItemRuns runs;
-  for (const std::uint32_t position : order) {
-    const std::uint32_t item = items[position];
+  const auto add = [&](std::uint32_t position) {
+    const std::uint32_t item = item_at(position);
     if (!runs.empty()) {
       ItemRun& last = runs.back();
       if (item - last.first < last.count) {
-        continue;
+        return;
       }
       if (item - last.first == last.count && position == last.position + last.count) {
         ++last.count;
-        continue;
+        return;
       }
     }
     runs.push_back({item, 1, position});
+  };
+  bool is_sorted = true;
+  for (std::size_t i = 1; i < count; ++i) {
+    is_sorted = is_sorted && item_at(i - 1) < item_at(i);
   }
+  if (is_sorted) {
+    for (std::uint32_t position = 0; position < count; ++position) {
+      add(position);
+    }
+    return runs;
+  }
+  std::vector<std::uint32_t> order(count);
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return item_at(a) < item_at(b); });
+  std::ranges::for_each(order, add);
   return runs;
 }
 
-void GrantExtent::Contents::add_rules(std::vector<ItemSlice> added,
-                                      std::span<const std::uint32_t> items) {
-  if (added.empty() || items.empty()) {
+template <typename ItemAt>
+void GrantExtent::Contents::add_rules(std::vector<ItemSlice> added, std::size_t item_count,
+                                      const ItemAt& item_at) {
+  if (added.empty() || item_count == 0) {
     return;
   }
   std::sort(added.begin(), added.end(), [](const ItemSlice& a, const ItemSlice& b) {
@@ -116,11 +130,11 @@ void GrantExtent::Contents::add_rules(std::vector<ItemSlice> added,
     slices.push_back(simplified(slice));
     ++rule.slice_count;
     rule.item_bytes += slice_bytes(slice);
-    total_bytes += slice_bytes(slice) * items.size();
+    total_bytes += slice_bytes(slice) * item_count;
     // Pieces that touch at the target may still come one by one: they lie apart at the source.
-    total_writes += std::uint64_t{slice.piece_count} * items.size();
+    total_writes += std::uint64_t{slice.piece_count} * item_count;
   }
-  lists.push_back({make_runs(items), items.size()});
+  lists.push_back({make_runs(item_count, item_at), item_count});
 }
 
 const GrantExtent::RegionRule* GrantExtent::find_rule(RegionId region) const {

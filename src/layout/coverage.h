@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/unordered/unordered_flat_map.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -76,10 +77,13 @@ class GrantExtent {
     std::uint64_t total_bytes = 0;
     std::uint64_t total_writes = 0;
 
-    void add_rules(std::vector<ItemSlice> added, std::span<const std::uint32_t> items);
+    // item_at(position): the item's number.
+    template <typename ItemAt>
+    void add_rules(std::vector<ItemSlice> added, std::size_t item_count, const ItemAt& item_at);
   };
 
-  static ItemRuns make_runs(std::span<const std::uint32_t> items);
+  template <typename ItemAt>
+  static ItemRuns make_runs(std::size_t count, const ItemAt& item_at);
   const RegionRule* find_rule(RegionId region) const;
   // Position of the item in the rule's list, or nothing.
   std::optional<std::uint32_t> find_item(const RegionRule& rule, std::uint32_t item) const;
