@@ -28,17 +28,14 @@ Status PageLedger::grant(GrantId grant, GrantedPages granted) {
     const bool own = holder == grant;
     if (holder != GrantId{} && (own || exclusive)) {
       for (std::size_t undo = 0; undo < i; ++undo) {
-        GrantId& undone = by_page_[granted.pages[undo].value()];
-        indexed_pages_ -= undone == grant ? 1 : 0;
-        undone = undone == grant ? GrantId{} : undone;
+        by_page_[granted.pages[undo].value()] = {};
+        --indexed_pages_;
       }
       return fail(FailureCode::kInvalidArgument,
                   fmt::format("page {} is {}", page, own ? "listed twice" : "in another grant"));
     }
-    if (holder == GrantId{}) {
-      holder = grant;
-      ++indexed_pages_;
-    }
+    indexed_pages_ += holder == GrantId{} ? 1 : 0;
+    holder = grant;
   }
   if (granted.aux_slot >= 0) {
     aux_slots_.insert(granted.aux_slot);

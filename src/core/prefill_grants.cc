@@ -30,11 +30,14 @@ void PrefillProtocol::handle(SessionEpoch epoch, wire::Grant& grant) {
     return;
   }
   const RoomKey key{grant.room, grant.binding};
-  if (record.tombstones.is_full(record.attempts.size())) {
+  if (record.tombstones.is_full(record.attempts.size()) ||
+      record.tombstones.may_be_over(grant.attempt)) {
     const Failure cause{
         FailureCode::kTableFull,
         FailureWhere::kLocal,
-        fmt::format("{} ended attempts are remembered (max_tombstones)", options_.max_tombstones),
+        fmt::format(
+            "{} ended attempts are remembered, there was no place for more (max_tombstones)",
+            options_.max_tombstones),
         {},
         -1};
     refuse_grant(epoch, grant, cause);

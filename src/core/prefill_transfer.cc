@@ -42,6 +42,8 @@ void PrefillProtocol::post_ready(PrefillRoom& room, Target& target) {
   }
   std::vector<layout::ByteCopy> copies;
   const std::size_t pages = std::min(room.given.size(), target.grant.pages.size());
+  const std::size_t pages_left = pages - std::min<std::size_t>(pages, target.posted_pages);
+  copies.reserve(pages_left * target.plan->writes_per_page() + 1);
   for (; target.posted_pages < pages; ++target.posted_pages) {
     target.plan->expand_page(room.given[target.posted_pages],
                              target.grant.pages[target.posted_pages], copies);

@@ -1,5 +1,7 @@
 #include "core/tombstones.h"
 
+#include <algorithm>
+
 namespace kvferry::core {
 
 void Tombstones::raise_mark(AttemptId mark) {
@@ -14,6 +16,7 @@ bool Tombstones::add(AttemptId attempt, const std::optional<Failure>& cause) {
     return true;
   }
   if (entries_.size() >= limit_ && !entries_.contains(attempt)) {
+    left_out_through_ = std::max(left_out_through_, attempt);
     return false;
   }
   // Most attempts end in about the order in which they were given.

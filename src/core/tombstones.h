@@ -26,11 +26,14 @@ class Tombstones {
   AttemptId mark() const { return mark_; }
   bool is_below_mark(AttemptId attempt) const { return attempt < mark_; }
 
-  // False at the limit, and nothing is added: the caller refuses new grants until the mark has
-  // risen.
+  // False at the limit: nothing is added, only that attempts up to this one may be over, though
+  // they aren't found. The caller refuses new grants until the mark has risen.
   // cause: nullopt when the attempt succeeded. The first cause of an attempt stays.
   bool add(AttemptId attempt, const std::optional<Failure>& cause);
   const Tombstone* find(AttemptId attempt) const;
+  // Whether it, or one numbered after it, found no place. An Abort may overtake its Grant: a grant
+  // of such an attempt must not be served, however much place there is by then.
+  bool may_be_over(AttemptId attempt) const { return attempt <= left_out_through_; }
   // Whether there is no place left for in_use attempts that will end later.
   bool is_full(std::size_t in_use) const { return entries_.size() + in_use >= limit_; }
   std::size_t size() const { return entries_.size(); }
@@ -38,6 +41,7 @@ class Tombstones {
  private:
   const std::uint32_t limit_;
   AttemptId mark_;
+  AttemptId left_out_through_;
   std::map<AttemptId, Tombstone> entries_;
 };
 

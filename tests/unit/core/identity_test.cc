@@ -251,6 +251,43 @@ TEST_F(Identity, AnAbortThatOvertakesItsGrantIsRemembered) {
   expect_rest();
 }
 
+// What found no place among the remembered must not be served later, when there is place again: its
+// writer has said Drained.
+TEST_F(Identity, AnAbortThatFoundNoPlaceStillStopsItsGrant) {
+  options_.max_ended_senders = 0;
+  options_.max_tombstones = 2;
+  engines();
+  transfer(name_room(9));
+  wire::Grant grant = last_grant();
+  grant.room = RoomId(1);
+  grant.binding = Binding{0, 1};
+  grant.attempt = AttemptId(1'000);
+  wire::Abort abort;
+  abort.room = grant.room;
+  abort.binding = grant.binding;
+  abort.cause = Failure{FailureCode::kAborted, FailureWhere::kLocal, "gone", {}, 0};
+  for (const std::uint64_t attempt : {500, 501, 1'000}) {
+    abort.attempt = AttemptId(attempt);
+    world.links().forge(d(), p(), abort);
+    world.run_for(10);
+    EXPECT_EQ(world.links().last<wire::Drained>().attempt, abort.attempt);
+  }
+  // The mark rises above those that are remembered.
+  abort.attempt = AttemptId(400);
+  abort.low_water_mark = AttemptId(900);
+  world.links().forge(d(), p(), abort);
+  world.run_for(10);
+  EXPECT_EQ(p().snapshot().tombstones, 0U);
+  world.links().forge(d(), p(), grant);
+  world.run_for(10);
+  EXPECT_EQ(world.links().last<wire::Failed>().cause.code, FailureCode::kTableFull);
+  const std::uint64_t sender = send(p(), name_room(1), {2});
+  world.run_for(50);
+  expect_status(p(), sender, KvPoll::kBootstrapping);
+  EXPECT_EQ(world.fabric().writes_posted(), 7U);
+  expect_rest();
+}
+
 // Rule 7: the mark stays below every attempt with a grant or an unacknowledged word.
 TEST_F(Identity, TheLowWaterMarkWaitsForTheOldestOpenAttempt) {
   engines();

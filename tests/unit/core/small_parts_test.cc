@@ -215,6 +215,10 @@ TEST(TombstonesAlone, AttemptsInUseHaveTheirPlaceReserved) {
   EXPECT_FALSE(tombstones.add(AttemptId(4), std::nullopt));
   EXPECT_TRUE(tombstones.add(AttemptId(3), Failure{}));
   EXPECT_EQ(tombstones.size(), 3U);
+  EXPECT_TRUE(tombstones.may_be_over(AttemptId(4)));
+  tombstones.raise_mark(AttemptId(4));
+  EXPECT_TRUE(tombstones.may_be_over(AttemptId(4))) << "though there is place again";
+  EXPECT_FALSE(tombstones.may_be_over(AttemptId(5)));
 }
 
 TEST(WriteTrackerAlone, NeverGivesATicketTwice) {
