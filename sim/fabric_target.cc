@@ -286,6 +286,11 @@ void FabricTarget::step(ProcessKey key, std::size_t index) {
   }
   Frame* frame = context_.find(thread.frame);
   if (frame == nullptr) {
+    // Its source ended the session before the look at the generation: nothing of it is copied.
+    if (thread.frame != 0) {
+      put_down(key, index);
+      lower_mark(key, index);
+    }
     serve(key, index);
     return;
   }
