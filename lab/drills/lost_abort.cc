@@ -1,6 +1,6 @@
 // A message that is lost is said again until its receiver's core has processed it: the k-th of
-// every kind of message is dropped once, and each room ends on both sides with the same first
-// cause.
+// every kind of message is dropped once, and each room, which spans two ranks of prefill and four of
+// decode, ends at all six of them with the same first cause.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "lab/drills/steps.h"
+#include "lab/drills/engine_steps.h"
 #include "lab/rank/faulty_link.h"
 
 namespace kvferry::lab {
@@ -20,13 +20,17 @@ using router::JsonView;
 constexpr milliseconds kPatience{15'000};
 // So long a lost message may keep a room: several repetitions.
 constexpr double kRetryBudgetMs = 2'000;
-constexpr std::uint64_t kRooms = 3;  // of each story; the first, the second and the last are hit
 constexpr std::uint32_t kHeartbeatTimeoutMs = 2'000;
+// Less than half of what participants may be apart (kApartMs).
+constexpr std::uint32_t kRetransmitMs = 40;
+constexpr std::int64_t kPages = 256;
+constexpr std::uint64_t kLongRooms = 20;
+constexpr std::uint32_t kLongChunks = 8;
 
 // What makes a kind of message be sent.
 enum class Story : std::uint8_t {
   kSuccess,        // rooms succeed
-  kDecodeAborts,   // d0 aborts rooms whose grant is out
+  kDecodeAborts,   // d0 aborts rooms whose grants are out
   kPrefillAborts,  // p0 does
   kSign,           // comes by itself
   kBareAck,        // d0 aborts rooms, and has nothing to say but that it heard
@@ -39,7 +43,7 @@ enum class Story : std::uint8_t {
 
 struct KindStory {
   std::string_view kind;
-  bool incoming = false;  // at d0, which loses it
+  bool incoming = false;  // at ranks of decode, which lose it
   Story story = Story::kNone;
   std::string_view why_none;
 };
@@ -79,6 +83,14 @@ Status check_kinds() {
   return wrong.empty() ? Status{} : vacuous("kinds of message without a story:" + wrong);
 }
 
+// Who loses what of a kind.
+struct Loss {
+  std::vector<LabRank*> where;
+  std::uint64_t first = 1;  // each of them: the k-th and those after it
+  std::uint64_t count = 1;
+  std::string_view which;
+};
+
 class LostMessages {
  public:
   explicit LostMessages(DrillScene& scene) : scene_(scene), cluster_(scene.cluster()) {}
@@ -88,34 +100,52 @@ class LostMessages {
     if (Status started = start(); !started) return started;
     for (const KindStory& kind : kKinds) {
       if (kind.story == Story::kNone) continue;
-      if (Status lost = lose(kind); !lost) return lost;
+      if (Status lost = lose_each_way(pair(), kind); !lost) return lost;
+      if (!scene_.findings().empty()) return {};
+    }
+    if (scene_.long_form()) {
+      if (Status lost = lose_with_heads_shared(); !lost) return lost;
       if (!scene_.findings().empty()) return {};
     }
     return look_back();
   }
 
  private:
-  RankPair pair() { return {*p0_, *d0_}; }
+  EnginePair pair() { return {p_, d_}; }
+  LabRank& p0() { return *p_.ranks.front(); }
+  LabRank& d0() { return *d_.ranks.front(); }
 
   Status start() {
     if (Status started = cluster_.start_registry(); !started) return started;
-    options_ = {"--pages=64", "--page-bytes=4096", "--messages",
-                fmt::format("--heartbeat-timeout-ms={}", kHeartbeatTimeoutMs)};
-    auto prefill = cluster_.start({"p0", Role::kPrefill, options_, scene_.missing()});
-    if (!prefill) return tl::unexpected(prefill.error());
-    auto decode = cluster_.start({"d0", Role::kDecode, options_, scene_.missing()});
-    if (!decode) return tl::unexpected(decode.error());
-    p0_ = *prefill;
-    d0_ = *decode;
-    auto wire = cluster_.relay_control(*d0_, *p0_);
+    options_ = {fmt::format("--pages={}", kPages), "--page-bytes=4096", "--messages",
+                fmt::format("--heartbeat-timeout-ms={}", kHeartbeatTimeoutMs),
+                fmt::format("--retransmit-min-ms={}", kRetransmitMs)};
+    if (Status started = start(p_, {"p", Role::kPrefill, 1, 2, options_, scene_.missing()});
+        !started) {
+      return started;
+    }
+    if (Status started = start(d_, {"d", Role::kDecode, 4, 1, options_, scene_.missing()});
+        !started) {
+      return started;
+    }
+    auto wire = cluster_.relay_control(d0(), p0());
     if (!wire) return tl::unexpected(wire.error());
     wire_ = *wire;
-    if (Status paired = cluster_.await_pair(*d0_, *p0_, kPatience); !paired) return paired;
+    if (Status paired = await_pairs(cluster_, pair(), kPatience); !paired) return paired;
     if (Status ran = expect_success(scene_, pair(), next_room(false), kPatience); !ran) return ran;
-    const auto counted = count_idle(scene_, *d0_, 64, kPatience);
+    auto counted = count_idle(scene_, d_.ranks, kPages, kPatience);
     if (!counted) return tl::unexpected(counted.error());
-    before_ = *counted;
-    scene_.say("p0 and d0 are a pair; d0's link loses what it is told to, both ways");
+    before_ = std::move(*counted);
+    scene_.say(
+        "p0 and p1, each with half of the layers, are pairs with d0 to d3, each with a quarter of "
+        "the heads; the links of d0 to d3 lose what they are told to, both ways");
+    return {};
+  }
+
+  Status start(LabEngine& engine, const EnginePlan& plan) {
+    auto started = start_engine(cluster_, plan);
+    if (!started) return tl::unexpected(started.error());
+    engine = std::move(*started);
     return {};
   }
 
@@ -124,76 +154,136 @@ class LostMessages {
     const double slack = scene_.guard_on() ? scene_.slack() : 1;
     return milliseconds(static_cast<std::int64_t>(kRetryBudgetMs * slack));
   }
-  RoomPlan next_room(bool hold) { return {next_++, 1, 2, false, hold}; }
+  std::uint64_t rooms() const { return scene_.long_form() ? kLongRooms : 1; }
+  RoomPlan next_room(bool hold) {
+    RoomPlan room{next_++, 1, 2, false, hold};
+    if (scene_.long_form()) room.pages = room.chunks = kLongChunks;
+    return room;
+  }
 
-  // Of rooms the first, the second and the last message; of the rest the first.
-  Status lose(const KindStory& kind) {
+  // In short form each of d0 to d3 loses the first message to (or from) each of its peers, so that no
+  // participant hears of it on another way; in long form also the second and the last, and one rank
+  // alone loses one.
+  Status lose_each_way(const EnginePair& with, const KindStory& kind) {
     const bool of_rooms = kind.story == Story::kSuccess || kind.story == Story::kDecodeAborts ||
                           kind.story == Story::kPrefillAborts;
-    const double began = scene_.seconds();
-    slowest_ms_ = 0;
-    for (std::uint64_t k = 1; k <= (of_rooms ? kRooms : 1); ++k) {
-      const auto before = struck();
-      if (!before) return tl::unexpected(before.error());
-      const auto told = d0_->child().ask("fault", JsonObject()
-                                                      .text("kind", kind.kind)
-                                                      .text("way", kind.incoming ? "in" : "out")
-                                                      .text("what", "drop")
-                                                      .integer("k", static_cast<std::int64_t>(k)));
-      if (!told) return tl::unexpected(told.error());
-      if (Status played = play(kind, *before); !played) return played;
-      if (!scene_.findings().empty()) {
-        scene_.say("after {} number {} was lost", kind.kind, k);
-        return {};
-      }
-      if (Status hit = strike_again(kind, *before); !hit) return hit;
-      if (!scene_.findings().empty()) return {};
+    if (!of_rooms) return lose(with, kind, {{&d0()}, 1, 1, "once"});
+    // A rank of prefill that has heard of an abort from decode says nothing of it.
+    const std::uint64_t of_each =
+        kind.story == Story::kPrefillAborts ? 1 : with.writers_of_each();
+    const std::uint64_t last = rooms() * of_each;
+    std::vector<Loss> losses = {{d_.ranks, 1, of_each, "the first, everywhere"}};
+    if (scene_.long_form()) {
+      losses.push_back({d_.ranks, 2, of_each, "the second, everywhere"});
+      losses.push_back({d_.ranks, last - of_each + 1, of_each, "the last, everywhere"});
+      LabRank* one = d_.ranks.back();
+      losses.push_back({{one}, 1, 1, "the first at d3"});
+      losses.push_back({{one}, 2, 1, "the second at d3"});
+      losses.push_back({{one}, last, 1, "the last at d3"});
     }
-    scene_.say(
-        "{:<15} {}: {}, all done in {:.2f} s{}", kind.kind, kind.incoming ? "to d0 " : "from d0",
-        of_rooms ? "lost the first, second and last time" : "lost once", scene_.seconds() - began,
-        of_rooms ? fmt::format(", the slowest room in {:.0f} ms", slowest_ms_) : "");
+    for (const Loss& loss : losses) {
+      const Status lost = lose(with, kind, loss);
+      if (!lost || !scene_.findings().empty()) return lost;
+    }
     return {};
   }
 
-  Result<std::int64_t> struck() {
-    const auto status = d0_->status();
+  // The same rooms where each rank of prefill writes to two of decode alone, and each of decode is
+  // written by one.
+  Status lose_with_heads_shared() {
+    if (Status started = start(t_, {"t", Role::kPrefill, 2, 1, options_, scene_.missing()});
+        !started) {
+      return started;
+    }
+    const EnginePair with{t_, d_};
+    if (Status paired = await_pairs(cluster_, with, kPatience); !paired) return paired;
+    scene_.say("t0 and t1, each with half of the heads, stand in for p0 and p1");
+    for (const KindStory& kind : kKinds) {
+      // The room is one at d0, d1 and t0 and another at the rest: an abort is the caller's to spread.
+      if (kind.story != Story::kSuccess) continue;
+      const Status lost = lose_each_way(with, kind);
+      if (!lost || !scene_.findings().empty()) return lost;
+    }
+    return {};
+  }
+
+  Status lose(const EnginePair& with, const KindStory& kind, const Loss& loss) {
+    const double began = scene_.seconds();
+    slowest_ms_ = apart_ms_ = 0;
+    std::vector<std::int64_t> before;
+    for (LabRank* rank : loss.where) {
+      const auto here = struck(*rank);
+      if (!here) return tl::unexpected(here.error());
+      before.push_back(*here);
+      const auto told =
+          rank->child().ask("fault", JsonObject()
+                                         .text("kind", kind.kind)
+                                         .text("way", kind.incoming ? "in" : "out")
+                                         .text("what", "drop")
+                                         .integer("k", static_cast<std::int64_t>(loss.first))
+                                         .integer("count", static_cast<std::int64_t>(loss.count)));
+      if (!told) return tl::unexpected(told.error());
+    }
+    if (Status played = play(with, kind, before.front()); !played) return played;
+    if (!scene_.findings().empty()) {
+      scene_.say("after {} was lost: {}", kind.kind, loss.which);
+      return {};
+    }
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      if (Status hit = strike_again(with, kind, *loss.where[i], before[i]); !hit) return hit;
+      if (!scene_.findings().empty()) return {};
+    }
+    scene_.say("{:<15} {} decode, lost {}; all done in {:.2f} s{}", kind.kind,
+               kind.incoming ? "to" : "from", loss.which, scene_.seconds() - began,
+               apart_ms_ == 0 ? ""
+                              : fmt::format(", the slowest room in {:.0f} ms, its ends at most "
+                                            "{:.0f} ms apart",
+                                            slowest_ms_, apart_ms_));
+    most_apart_ms_ = std::max(most_apart_ms_, apart_ms_);
+    return {};
+  }
+
+  static Result<std::int64_t> struck(LabRank& rank) {
+    const auto status = rank.status();
     if (!status) return tl::unexpected(status.error());
     return (*status)->root()["struck"].integer().value_or(0);
   }
 
-  Status await_struck(const KindStory& kind, std::int64_t before,
+  Status await_struck(const KindStory& kind, LabRank& rank, std::int64_t before,
                       milliseconds patience = kPatience) {
     const auto hit = scene_.await_status(
-        *d0_, [&](JsonView status) { return status["struck"].integer().value_or(0) > before; },
+        rank, [&](JsonView status) { return status["struck"].integer().value_or(0) > before; },
         fmt::format("loss of {}", kind.kind), patience);
     if (hit) return {};
     if (hit.error().code != FailureCode::kRoomTimeout) return tl::unexpected(hit.error());
-    return vacuous(fmt::format("no {} was sent that could be lost", kind.kind));
+    return vacuous(
+        fmt::format("no {} that could be lost was sent at {}", kind.kind, rank.name()));
   }
 
   // A bare acknowledgement is only sent where nothing else is due that could carry it, which on a
   // busy machine may be so each time: then the story is told once more.
-  Status strike_again(const KindStory& kind, std::int64_t before) {
+  Status strike_again(const EnginePair& with, const KindStory& kind, LabRank& rank,
+                      std::int64_t before) {
     constexpr int kTries = 20;
     constexpr milliseconds kSoon{300};
     for (int tries = 1; kind.story == Story::kBareAck && tries < kTries; ++tries) {
-      const Status hit = await_struck(kind, before, kSoon);
+      const Status hit = await_struck(kind, rank, before, kSoon);
       if (hit || hit.error().code != FailureCode::kWrongState) return hit;
-      if (Status played = play(kind, before); !played || !scene_.findings().empty()) return played;
+      const Status played = play(with, kind, before);
+      if (!played || !scene_.findings().empty()) return played;
     }
-    return await_struck(kind, before);
+    return await_struck(kind, rank, before);
   }
 
-  Status play(const KindStory& kind, std::int64_t struck_before) {
+  Status play(const EnginePair& with, const KindStory& kind, std::int64_t struck_before) {
     switch (kind.story) {
       case Story::kSuccess:
-        return play_rooms(nullptr);
+        return play_rooms(with, nullptr);
       case Story::kDecodeAborts:
       case Story::kBareAck:
-        return play_rooms(d0_);
+        return play_rooms(with, &d0());
       case Story::kPrefillAborts:
-        return play_rooms(p0_);
+        return play_rooms(with, &p0());
       case Story::kSign:
         return {};
       case Story::kNewLife:
@@ -210,77 +300,83 @@ class LostMessages {
     return {};
   }
 
-  // aborts: who aborts the rooms once they are granted; null: they succeed.
-  Status play_rooms(LabRank* aborts) {
-    std::vector<RoomPlan> rooms;
-    for (std::uint64_t i = 0; i < kRooms; ++i) rooms.push_back(next_room(aborts != nullptr));
-    for (const RoomPlan& room : rooms) {
-      const Status opened = aborts != nullptr ? open_held(scene_, pair(), room, kPatience)
-                                              : cluster_.open(*p0_, *d0_, room);
+  // aborts: who aborts the rooms once they are granted everywhere; null: they succeed.
+  Status play_rooms(const EnginePair& with, LabRank* aborts) {
+    std::vector<RoomPlan> played;
+    for (std::uint64_t i = 0; i < rooms(); ++i) {
+      played.push_back(next_room(aborts != nullptr));
+      const Status opened = aborts != nullptr
+                                ? open_held(scene_, with, played.back(), kPatience)
+                                : open_everywhere(cluster_, with, played.back());
       if (!opened) return opened;
     }
-    for (const RoomPlan& room : rooms) {
+    for (const RoomPlan& room : played) {
       if (aborts == nullptr) continue;
       if (Status told = tell_room(*aborts, "abort", room); !told) return told;
     }
-    return await_ends(rooms, aborts == nullptr);
+    return await_ends(with, played, aborts == nullptr);
   }
 
-  Status await_ends(const std::vector<RoomPlan>& rooms, bool success) {
+  Status await_ends(const EnginePair& with, const std::vector<RoomPlan>& played, bool success) {
     const double began = scene_.seconds();
-    for (const RoomPlan& room : rooms) {
-      for (LabRank* rank : {d0_, p0_}) {
-        if (Status ended = expect_end(scene_, *rank, room, success, retry_budget()); !ended) {
-          return ended;
-        }
-        if (!scene_.findings().empty()) return {};
-      }
+    for (const RoomPlan& room : played) {
+      const auto ended = expect_ends(scene_, with.ranks(), room, success, retry_budget());
+      if (!ended) return tl::unexpected(ended.error());
+      if (!scene_.findings().empty()) return {};
+      apart_ms_ = std::max(apart_ms_, ended->apart_ms);
     }
     slowest_ms_ = std::max(slowest_ms_, (scene_.seconds() - began) * 1'000);
     return {};
   }
 
   Status play_new_life(const KindStory& kind, std::int64_t struck_before) {
-    if (Status started = cluster_.restart(*p0_); !started) return started;
-    if (Status hit = await_struck(kind, struck_before); !hit) return hit;
-    if (Status paired = cluster_.await_pair(*d0_, *p0_, kPatience); !paired) return paired;
-    return play_rooms(nullptr);
+    if (Status started = cluster_.restart(p0()); !started) return started;
+    if (Status hit = await_struck(kind, d0(), struck_before); !hit) return hit;
+    if (Status paired = await_pairs(cluster_, pair(), kPatience); !paired) return paired;
+    return play_rooms(pair(), nullptr);
   }
 
   Status play_cut() {
-    std::vector<RoomPlan> rooms;
-    for (std::uint64_t i = 0; i < kRooms; ++i) {
-      rooms.push_back(next_room(true));
-      if (Status held = open_held(scene_, pair(), rooms.back(), kPatience); !held) return held;
+    std::vector<RoomPlan> held;
+    for (std::uint64_t i = 0; i < rooms(); ++i) {
+      held.push_back(next_room(true));
+      if (Status opened = open_held(scene_, pair(), held.back(), kPatience); !opened) return opened;
     }
     wire_->cut();
-    for (const RoomPlan& room : rooms) {
-      if (Status told = tell_room(*p0_, "send", room); !told) return told;
+    for (const RoomPlan& room : held) {
+      for (LabRank* rank : p_.ranks) {
+        if (Status told = tell_room(*rank, "send", room); !told) return told;
+      }
     }
-    return await_ends(rooms, true);
+    return await_ends(pair(), held, true);
   }
 
   Status play_silence(const KindStory& kind, std::int64_t struck_before) {
     const RoomPlan room = next_room(true);
     if (Status held = open_held(scene_, pair(), room, kPatience); !held) return held;
-    p0_->child().stop();
-    if (Status ended = expect_end(scene_, *d0_, room, false, kPatience); !ended) return ended;
-    p0_->child().resume();
-    if (Status ended = expect_end(scene_, *p0_, room, false, kPatience); !ended) return ended;
-    if (Status hit = await_struck(kind, struck_before); !hit) return hit;
-    if (Status paired = cluster_.await_pair(*d0_, *p0_, kPatience); !paired) return paired;
-    return play_rooms(nullptr);
+    std::vector<LabRank*> awake = d_.ranks;
+    awake.insert(awake.end(), p_.ranks.begin() + 1, p_.ranks.end());
+    p0().child().stop();
+    const auto ended = expect_ends(scene_, awake, room, false, kPatience);
+    // Whoever ended its session first has told the others; d0's own comes to its end, too.
+    const Status hit = await_struck(kind, d0(), struck_before);
+    p0().child().resume();
+    if (!ended) return tl::unexpected(ended.error());
+    if (!hit || !scene_.findings().empty()) return hit;
+    if (Status last = expect_end(scene_, p0(), room, false, kPatience); !last) return last;
+    if (Status paired = await_pairs(cluster_, pair(), kPatience); !paired) return paired;
+    return play_rooms(pair(), nullptr);
   }
 
   Status play_refusal(const KindStory& kind, std::int64_t struck_before) {
     std::vector<std::string> options = options_;
     options[1] = "--page-bytes=8192";
-    auto other = cluster_.start({"p1", Role::kPrefill, options, ""});
+    auto other = cluster_.start({"x0", Role::kPrefill, options, ""});
     if (!other) return tl::unexpected(other.error());
-    if (Status hit = await_struck(kind, struck_before); !hit) return hit;
+    if (Status hit = await_struck(kind, d0(), struck_before); !hit) return hit;
     std::string reason;
     const auto refused = scene_.await_status(
-        *d0_,
+        d0(),
         [&](JsonView status) {
           const JsonView pairs = status["pairs"];
           for (std::size_t i = 0; i < pairs.size(); ++i) {
@@ -289,14 +385,14 @@ class LostMessages {
           }
           return reason.find(to_string(FailureCode::kLayoutMismatch)) != std::string::npos;
         },
-        "refusal of p1", kPatience);
+        "refusal of x0", kPatience);
     if (!refused && refused.error().code == FailureCode::kRoomTimeout) {
-      scene_.find("I6", fmt::format("d0 never learns why p1 refuses it: {}", reason));
+      scene_.find("I6", fmt::format("d0 never learns why x0 refuses it: {}", reason));
       return {};
     }
     if (!refused) return tl::unexpected(refused.error());
-    scene_.say("d0 says of p1: {}", reason);
-    return play_rooms(nullptr);
+    scene_.say("d0 says of x0: {}", reason);
+    return play_rooms(pair(), nullptr);
   }
 
   // --- afterwards ---
@@ -305,14 +401,18 @@ class LostMessages {
     const auto verdict = scene_.check();
     if (!verdict) return tl::unexpected(verdict.error());
     if (Status told = check_absent(); !told) return told;
-    const auto now = count_idle(scene_, *d0_, 64, kPatience);
+    // x0, and in long form t0 and t1, are more peers than before, with their own descriptors.
+    const auto now = count_idle(scene_, d_.ranks, kPages, kPatience);
     if (!now) return tl::unexpected(now.error());
-    // p1 is one peer more than before, with its own descriptors.
-    Census before = before_;
-    before.descriptors = std::max(before.descriptors, now->descriptors);
-    if (Status same = expect_baseline(scene_, *d0_, before, kPatience); !same) return same;
-    scene_.say("{} rooms ended, {} with success; at both ends each with the same first cause",
-               verdict->rooms, verdict->succeeded);
+    std::vector<Census> before = before_;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      before[i].descriptors = std::max(before[i].descriptors, (*now)[i].descriptors);
+    }
+    if (Status same = expect_baseline(scene_, d_.ranks, before, kPatience); !same) return same;
+    scene_.figures().number("most_apart_ms", most_apart_ms_);
+    scene_.say("{} ends of rooms, {} of them with success; each at all six ranks with the same first "
+               "cause, at most {:.0f} ms apart",
+               verdict->rooms, verdict->succeeded, most_apart_ms_);
     return {};
   }
 
@@ -341,12 +441,15 @@ class LostMessages {
   DrillScene& scene_;
   Cluster& cluster_;
   std::vector<std::string> options_;
-  LabRank* p0_ = nullptr;
-  LabRank* d0_ = nullptr;
+  LabEngine p_;
+  LabEngine d_;
+  LabEngine t_;
   support::Relay* wire_ = nullptr;
-  Census before_;
+  std::vector<Census> before_;
   std::uint64_t next_ = 1;
   double slowest_ms_ = 0;
+  double apart_ms_ = 0;
+  double most_apart_ms_ = 0;
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ std::uint64_t word_at(std::span<const std::byte> page, std::size_t offset) {
 void fill_words(std::span<std::byte> page, const PageName& name) {
   const std::uint64_t seed = seed_of(name);
   for (std::size_t offset = 0; offset + kWord <= page.size(); offset += kWord) {
-    const std::uint64_t word = mix(seed + offset);
+    const std::uint64_t word = mix(seed + name.first_offset + offset);
     std::memcpy(page.data() + offset, &word, kWord);
   }
 }
@@ -40,7 +40,7 @@ std::uint64_t wrong_bytes(std::span<const std::byte> page, const PageName& name)
   const std::uint64_t seed = seed_of(name);
   std::uint64_t wrong = 0;
   for (std::size_t offset = 0; offset + kWord <= page.size(); offset += kWord) {
-    if (word_at(page, offset) != mix(seed + offset)) wrong += kWord;
+    if (word_at(page, offset) != mix(seed + name.first_offset + offset)) wrong += kWord;
   }
   return wrong;
 }

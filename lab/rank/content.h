@@ -1,6 +1,7 @@
 // What the pages of a drill hold, so that a byte out of place says whose it is. Each 8-byte word of
-// a page is a hash of room, binding, component (region), the page's place in the prompt and the
-// word's offset.
+// a page is a hash of room, binding, component (keys or values of a layer), the page's place in the
+// prompt and the word's offset, all of them the model's and not a rank's: what a rank holds of a page
+// is the same wherever it came from.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +21,10 @@ struct PageName {
   Binding binding;
   std::uint32_t component = 0;
   std::uint32_t logical_page = 0;
+  std::uint64_t first_offset = 0;  // of the bytes at hand in the component
 };
 
-// Sizes are multiples of eight.
+// Sizes and offsets are multiples of eight.
 void fill_words(std::span<std::byte> page, const PageName& name);
 // Bytes that are not as fill_words left them, counted in whole words.
 std::uint64_t wrong_bytes(std::span<const std::byte> page, const PageName& name);

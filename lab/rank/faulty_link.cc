@@ -38,6 +38,11 @@ Status MessageFaults::add(MessageFault fault) {
   return {};
 }
 
+void MessageFaults::mend() {
+  std::lock_guard lock(mutex_);
+  rules_.clear();
+}
+
 void MessageFaults::release(std::optional<std::uint64_t> seed) {
   std::lock_guard lock(mutex_);
   ++release_.number;

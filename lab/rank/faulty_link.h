@@ -37,6 +37,8 @@ class MessageFaults {
  public:
   // A kind that is none is refused with those there are.
   Status add(MessageFault fault);
+  // What was told to add() holds no more; what is held stays so.
+  void mend();
   // What is held goes on, in order or, with a seed, in an order that the seed gives.
   void release(std::optional<std::uint64_t> seed = std::nullopt);
   std::uint64_t struck() const;

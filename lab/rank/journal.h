@@ -2,7 +2,8 @@
 // clock that all processes of a host share ("ns") and what happened ("at"). A line is one write(2),
 // so that what a process did before it was killed is there. lab/rig/checker.h reads it; the kinds:
 //
-//   start     role, instance, life      a process life begins
+//   start     role, instance, components   a process life begins; components: its first so many
+//                                       regions have an item for each page
 //   granted   room, binding, pages      pages left the pool for a room
 //   returned  room, binding, pages      and came back
 //   spoiled   page, bytes               a page that lay in the pool was written to

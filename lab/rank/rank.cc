@@ -26,7 +26,7 @@ Result<std::unique_ptr<Rank>> Rank::make(const RankSettings& settings) {
   }
   auto journal = Journal::open(settings.journal);
   if (!journal) return tl::unexpected(journal.error());
-  auto pages = RankPages::make(settings.pages, settings.page_bytes, settings.aux_slots);
+  auto pages = RankPages::make(settings.pages, settings.page_bytes, settings.aux_slots, settings.part());
   if (!pages) return tl::unexpected(pages.error());
   std::unique_ptr<Rank> rank(new Rank(settings, std::move(*journal), std::move(*pages)));
   if (const Status started = rank->start(); !started) return tl::unexpected(started.error());
@@ -45,8 +45,11 @@ Status Rank::start() {
   KvArgs args = pages_.args();
   args.role = settings_.role_of();
   args.instance = settings_.instance;
-  journal_.append(
-      Journal::line("start").text("role", settings_.role).text("instance", settings_.instance));
+  args.engine_epoch = EngineEpoch(settings_.engine_epoch);
+  journal_.append(Journal::line("start")
+                      .text("role", settings_.role)
+                      .text("instance", settings_.instance)
+                      .integer("components", pages_.components()));
   auto manager = runtime::ManagerState::create_manager(
       std::move(args), field_options(settings_.options),
       [this](const data_plane::TransportConfig& config, data_plane::CompletionSink& sink) {

@@ -1,8 +1,8 @@
 // The commands of a rank, one JSON object a line; "do" names it, "id" comes back in its answer
 // {"event": "answer", "id", "ok", "error"}.
 //
-//   open    first, count, pages, [binding, stride, registry, prefill, hold, keep, quiet]
-//           rooms first to first + count - 1
+//   open    first, count, pages, [binding, stride, chunks, grants, registry, prefill, hold, keep,
+//           quiet]      rooms first to first + count - 1
 //   send    room, [binding]     abort, clear, drop: as send
 //   storm   first, count, threads, [binding]     all are aborted, by so many threads at once
 //   churn   [prefills, registry, pages, every_ticks, life_ticks]   without prefills: no more
@@ -10,6 +10,7 @@
 //   pair    registry            keeps sessions to all its prefill ranks
 //   route   from, to            where an endpoint is really dialled
 //   fault   kind, way, what, [k, count]     way: in, out; what: drop, duplicate, hold
+//   mend                        no fault holds any more
 //   release [seed]              what is held goes on
 //   twins   first, count        each room is opened twice at once; answered when all are judged
 //   end_thread                  the control thread ends by an exception
@@ -155,6 +156,9 @@ bool Rank::answer_at_once(JsonView command) {
     fault.first = whole(command, "k", 1);
     fault.count = whole(command, "count", 1);
     answer(command, faults_.add(std::move(fault)));
+  } else if (what == "mend") {
+    faults_.mend();
+    answer(command, {});
   } else if (what == "release") {
     const auto seed = command["seed"].integer();
     faults_.release(seed ? std::optional<std::uint64_t>(*seed) : std::nullopt);
@@ -244,6 +248,8 @@ void Rank::open_rooms(JsonView command) {
     order.name = {first + i, whole(command, "binding")};
     order.pages = small(command, "pages", 1);
     order.stride = small(command, "stride", 1);
+    order.chunks = std::max(small(command, "chunks", 1), 1U);
+    order.grants = small(command, "grants", 1);
     order.registry = words(command, "registry");
     order.prefill = words(command, "prefill");
     order.hold = is_set(command, "hold");

@@ -8,24 +8,38 @@ namespace kvferry::lab {
 namespace {
 
 constexpr std::uint32_t kPageTokens = 16;
-constexpr std::uint32_t kHeads = 1;
+constexpr std::uint32_t kKinds = 2;  // keys and values
+
+Status check(std::uint32_t page_bytes, const PagePart& part) {
+  const RankCoordinates& rank = part.rank;
+  if (rank.pp_size == 0 || part.layers % rank.pp_size != 0 || rank.tp_size == 0 ||
+      part.heads % rank.tp_size != 0) {
+    return fail(FailureCode::kInvalidArgument,
+                fmt::format("{} layers and {} heads can't be shared out to {} pp and {} tp ranks",
+                            part.layers, part.heads, rank.pp_size, rank.tp_size));
+  }
+  const std::uint64_t unit =
+      sizeof(std::uint64_t) * kKinds * kPageTokens * part.layers * part.heads;
+  if (page_bytes == 0 || page_bytes % unit != 0) {
+    return fail(FailureCode::kInvalidArgument,
+                fmt::format("page_bytes is {}, must be a multiple of {}", page_bytes, unit));
+  }
+  return {};
+}
 
 }  // namespace
 
 Result<RankPages> RankPages::make(std::uint32_t pages, std::uint32_t page_bytes,
-                                  std::uint32_t aux_slots) {
-  constexpr std::uint32_t kUnit = kComponents * kPageTokens * kHeads * sizeof(std::uint64_t);
-  if (page_bytes == 0 || page_bytes % kUnit != 0) {
-    return fail(FailureCode::kInvalidArgument,
-                fmt::format("page_bytes is {}, must be a multiple of {}", page_bytes, kUnit));
-  }
+                                  std::uint32_t aux_slots, const PagePart& part) {
+  if (const Status fits = check(page_bytes, part); !fits) return tl::unexpected(fits.error());
+  const std::uint32_t own_bytes = page_bytes / part.rank.pp_size / part.rank.tp_size;
   const std::uint64_t bytes =
-      std::uint64_t{pages} * page_bytes + std::uint64_t{aux_slots} * kAuxRecordBytes;
+      std::uint64_t{pages} * own_bytes + std::uint64_t{aux_slots} * kAuxRecordBytes;
   auto memory = SharedPool::create(bytes);
   if (!memory) return tl::unexpected(memory.error());
-  RankPages made(std::move(*memory));
+  RankPages made(std::move(*memory), part);
   made.pages_ = pages;
-  made.item_bytes_ = page_bytes / kComponents;
+  made.item_bytes_ = own_bytes / made.components();
   made.aux_slots_ = aux_slots;
   for (std::uint32_t page = 0; page < pages; ++page) {
     made.free_.insert(page);
@@ -36,19 +50,23 @@ Result<RankPages> RankPages::make(std::uint32_t pages, std::uint32_t page_bytes,
 }
 
 KvArgs RankPages::args() const {
+  const std::uint32_t first_layer = part_.rank.pp_rank * own_layers();
+  const std::uint32_t first_head = part_.rank.tp_rank * own_heads();
   KvArgs args;
+  args.rank = part_.rank;
   args.model_fingerprint = "drill";
   args.page_size_tokens = kPageTokens;
-  args.total_layers = 1;
-  args.total_kv_heads = kHeads;
-  args.head_dim = item_bytes_ / kPageTokens / kHeads;
+  args.total_layers = part_.layers;
+  args.total_kv_heads = part_.heads;
+  args.head_dim = item_bytes_ / kPageTokens / own_heads();
   args.dtype = DType::kU8;
-  args.layers = {0, 1};
-  args.heads = {0, kHeads};
+  args.layers = {first_layer, first_layer + own_layers()};
+  args.heads = {first_head, first_head + own_heads()};
   std::uint64_t offset = 0;
-  for (const RegionKind kind : {RegionKind::kKey, RegionKind::kValue, RegionKind::kAux}) {
+  const auto add = [&](RegionKind kind, std::uint32_t layer) {
     Region region;
     region.kind = kind;
+    region.layer = layer;
     region.base = memory_.base() + offset;
     region.item_bytes = kind == RegionKind::kAux ? kAuxRecordBytes : item_bytes_;
     region.item_count = kind == RegionKind::kAux ? aux_slots_ : pages_;
@@ -56,7 +74,12 @@ KvArgs RankPages::args() const {
     region.memory_fd_offset = offset;
     offset += region.item_bytes * region.item_count;
     args.regions.push_back(region);
+  };
+  for (std::uint32_t layer = args.layers.begin; layer < args.layers.end; ++layer) {
+    add(RegionKind::kKey, layer);
+    add(RegionKind::kValue, layer);
   }
+  add(RegionKind::kAux, 0);
   return args;
 }
 
@@ -66,7 +89,7 @@ std::span<std::byte> RankPages::item(std::uint32_t component, PageIndex page) co
 }
 
 void RankPages::paint(PageIndex page, std::byte with) {
-  for (std::uint32_t component = 0; component < kComponents; ++component) {
+  for (std::uint32_t component = 0; component < components(); ++component) {
     const auto bytes = item(component, page);
     std::memset(bytes.data(), std::to_integer<int>(with), bytes.size());
   }
@@ -74,7 +97,7 @@ void RankPages::paint(PageIndex page, std::byte with) {
 
 void RankPages::inspect(PageIndex page) {
   std::uint64_t bytes = 0;
-  for (std::uint32_t component = 0; component < kComponents; ++component) {
+  for (std::uint32_t component = 0; component < components(); ++component) {
     bytes += unpainted_bytes(item(component, page), kReturned);
   }
   if (bytes == 0) return;
@@ -119,20 +142,41 @@ void RankPages::give_back_aux(std::int64_t slot) {
   if (slot >= 0) free_aux_.insert(static_cast<std::uint32_t>(slot));
 }
 
+// Items are [token][head][dim]: with a part of the heads each token's is a stretch of its own.
+template <typename Visit>
+void RankPages::for_each_stretch(std::uint32_t component, PageIndex page, Visit visit) const {
+  const auto bytes = item(component, page);
+  const std::size_t own_row = bytes.size() / kPageTokens;
+  const std::size_t whole_row = own_row * part_.rank.tp_size;
+  const bool is_whole = part_.rank.tp_size == 1;
+  for (std::uint32_t token = 0; token < (is_whole ? 1 : kPageTokens); ++token) {
+    visit(is_whole ? bytes : bytes.subspan(token * own_row, own_row),
+          token * whole_row + part_.rank.tp_rank * own_row);
+  }
+}
+
 void RankPages::fill(std::span<const PageIndex> pages, RoomId room, Binding binding) {
+  const std::uint32_t first = part_.rank.pp_rank * components();
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
-    for (std::uint32_t component = 0; component < kComponents; ++component) {
-      fill_words(item(component, pages[i]), PageName{room, binding, component, i});
+    for (std::uint32_t component = 0; component < components(); ++component) {
+      for_each_stretch(
+          component, pages[i], [&](std::span<std::byte> bytes, std::uint64_t offset) {
+            fill_words(bytes, PageName{room, binding, first + component, i, offset});
+          });
     }
   }
 }
 
 std::uint64_t RankPages::wrong(std::span<const PageIndex> pages, RoomId room,
                                Binding binding) const {
+  const std::uint32_t first = part_.rank.pp_rank * components();
   std::uint64_t wrong = 0;
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
-    for (std::uint32_t component = 0; component < kComponents; ++component) {
-      wrong += wrong_bytes(item(component, pages[i]), PageName{room, binding, component, i});
+    for (std::uint32_t component = 0; component < components(); ++component) {
+      for_each_stretch(
+          component, pages[i], [&](std::span<std::byte> bytes, std::uint64_t offset) {
+            wrong += wrong_bytes(bytes, PageName{room, binding, first + component, i, offset});
+          });
     }
   }
   return wrong;

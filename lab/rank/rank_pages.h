@@ -16,14 +16,22 @@
 
 namespace kvferry::lab {
 
+// What of each page a rank holds: pp ranks share the layers out, tp ranks the heads.
+struct PagePart {
+  std::uint32_t layers = 1;  // of the model
+  std::uint32_t heads = 1;
+  RankCoordinates rank;
+};
+
 // Threads: one.
 class RankPages {
  public:
-  // page_bytes is that of keys and values together, a multiple of 256.
+  // page_bytes is that of keys and values of all layers and heads together, a multiple of 256 times
+  // both.
   static Result<RankPages> make(std::uint32_t pages, std::uint32_t page_bytes,
-                                std::uint32_t aux_slots);
+                                std::uint32_t aux_slots, const PagePart& part = {});
 
-  // Regions, layout and page size; the caller adds role, instance and rank.
+  // Regions, layout, page size and rank; the caller adds role and instance.
   KvArgs args() const;
 
   // The lowest free ones, or with a stride those that are so far apart, painted kGranted. Nothing
@@ -43,18 +51,24 @@ class RankPages {
 
   std::size_t free_pages() const { return free_.size(); }
   std::size_t free_aux() const { return free_aux_.size(); }
+  // Regions that have an item for each page; aux lies behind them.
+  std::uint32_t components() const { return 2 * own_layers(); }
 
  private:
-  static constexpr std::uint32_t kComponents = 2;
-
-  explicit RankPages(SharedPool memory) : memory_(std::move(memory)) {}
+  RankPages(SharedPool memory, const PagePart& part) : memory_(std::move(memory)), part_(part) {}
+  std::uint32_t own_layers() const { return part_.layers / part_.rank.pp_size; }
+  std::uint32_t own_heads() const { return part_.heads / part_.rank.tp_size; }
   std::span<std::byte> item(std::uint32_t component, PageIndex page) const;
+  // Each stretch of the page that is one in the model's page, too.
+  template <typename Visit>
+  void for_each_stretch(std::uint32_t component, PageIndex page, Visit visit) const;
   void paint(PageIndex page, std::byte with);
   void inspect(PageIndex page);
 
   SharedPool memory_;
+  PagePart part_;
   std::uint32_t pages_ = 0;
-  std::uint32_t item_bytes_ = 0;
+  std::uint32_t item_bytes_ = 0;  // of this rank's heads
   std::uint32_t aux_slots_ = 0;
   std::set<std::uint32_t> free_;
   std::set<std::uint32_t> free_aux_;

@@ -1,5 +1,7 @@
 #include "lab/rank/rank_rooms.h"
 
+#include <algorithm>
+#include <span>
 #include <thread>
 
 namespace kvferry::lab {
@@ -71,8 +73,9 @@ bool RankRooms::try_give(Room& room) {
 
 Status RankRooms::give(Room& room) {
   if (room.receiver) {
-    return calls_.measure("send_metadata",
-                          [&] { return room.receiver->send_metadata(room.pages, room.aux); });
+    return calls_.measure("send_metadata", [&] {
+      return room.receiver->send_metadata(room.pages, room.aux, {}, 0, room.order.grants);
+    });
   }
   pages_.fill(room.pages, room.room(), room.binding());
   Status status = manager_.write_aux(static_cast<std::uint32_t>(room.aux), room.room(),
@@ -80,18 +83,22 @@ Status RankRooms::give(Room& room) {
   if (status) {
     status = calls_.measure("init", [&] { return room.sender->init(room.order.pages, room.aux); });
   }
-  return !status || room.order.hold ? status : send(room);
+  return !status || room.order.hold ? status : send_chunk(room);
 }
 
-Status RankRooms::send(Room& room) {
-  const Status status = calls_.measure("send", [&] { return room.sender->send(room.pages); });
-  room.sent = room.sent || status.has_value();
+Status RankRooms::send_chunk(Room& room) {
+  const auto left = std::span<const PageIndex>(room.pages).subspan(room.sent);
+  const std::size_t chunk = (room.pages.size() + room.order.chunks - 1) / room.order.chunks;
+  const auto next = left.first(std::min(chunk, left.size()));
+  const Status status = calls_.measure("send", [&] { return room.sender->send(next); });
+  room.sent += status ? next.size() : 0;
+  room.is_sending = status && room.sent < room.pages.size();
   return status;
 }
 
 bool RankRooms::send(const RoomName& name) {
   const auto found = live_.find(name);
-  return found != live_.end() && found->second->sender && send(*found->second).has_value();
+  return found != live_.end() && found->second->sender && send_chunk(*found->second).has_value();
 }
 
 void RankRooms::abort_handle(Room& room) {
@@ -151,6 +158,9 @@ void RankRooms::tick() {
   for (std::size_t i = 0; i < polled.size(); ++i) {
     if (statuses_[i] != polled[i]->status) advance(*polled[i], statuses_[i]);
   }
+  for (const auto& [name, room] : live_) {
+    if (room->is_sending) send_chunk(*room);
+  }
   for (const ReleasedPages& released :
        calls_.measure("take_released", [&] { return manager_.take_released(); })) {
     const RoomName name{released.room.value(), released.binding.low};
@@ -189,7 +199,7 @@ void RankRooms::end(Room& room) {
   const bool success = room.status == KvPoll::kSuccess;
   const auto failure = room.sender ? room.sender->failure() : room.receiver->failure();
   const bool owns = success && room.receiver;
-  const bool never_sent = room.sender && room.has_pages && !room.sent;
+  const bool has_unsent = room.sender && room.has_pages && room.sent < room.pages.size();
   const std::uint64_t wrong = owns ? pages_.wrong(room.pages, room.room(), room.binding()) : 0;
   const auto after = std::chrono::duration<double, std::milli>(monotonic_now() - room.opened);
   (success ? succeeded_ : failed_).fetch_add(1, std::memory_order_relaxed);
@@ -203,7 +213,7 @@ void RankRooms::end(Room& room) {
     describe(line);
     journal_.append(line);
     router::JsonObject told;
-    told.text("event", "end");
+    told.text("event", "end").integer("ns", monotonic_now().since_start().count());
     describe(told);
     output_.write(told);
   }
@@ -212,9 +222,9 @@ void RankRooms::end(Room& room) {
     room.sender.reset();
     room.receiver.reset();
   });
-  // Only the aux slot comes back from the manager.
-  if (never_sent) {
-    take_back(name, room.pages, -1, room.order.quiet);
+  // The manager gives back what was sent, and the aux slot.
+  if (has_unsent) {
+    take_back(name, {room.pages.begin() + room.sent, room.pages.end()}, -1, room.order.quiet);
   }
   auto owned = std::move(live_.extract(name).mapped());
   if (!owns) return;

@@ -29,6 +29,8 @@ struct RoomOrder {
   RoomName name;
   std::uint32_t pages = 1;
   std::uint32_t stride = 1;  // between the pages: with 2 no two are neighbours
+  std::uint32_t chunks = 1;  // prefill: calls of send, one in each step
+  std::uint32_t grants = 1;  // decode: how many of its engine's ranks grant to the same senders
   std::string registry;      // decode
   std::string prefill;       // decode: the instance
   bool hold = false;         // prefill: nothing is sent before send()
@@ -75,7 +77,8 @@ class RankRooms {
     std::vector<PageIndex> pages;
     std::int64_t aux = -1;
     bool has_pages = false;
-    bool sent = false;  // prefill: until then the source pages are the caller's
+    bool is_sending = false;   // prefill: more chunks are due
+    std::size_t sent = 0;      // prefill: pages; the others are the caller's
 
     std::uint64_t id() const { return sender ? sender->id() : receiver->id(); }
     RoomId room() const { return RoomId(order.name.first); }
@@ -85,7 +88,7 @@ class RankRooms {
 
   bool try_give(Room& room);
   Status give(Room& room);
-  Status send(Room& room);
+  Status send_chunk(Room& room);
   void abort_handle(Room& room);
   void advance(Room& room, KvPoll status);
   void end(Room& room);

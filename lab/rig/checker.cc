@@ -18,6 +18,7 @@ using router::JsonView;
 // A landing is told after its copy, off the mark: so much later may its line come.
 constexpr std::int64_t kToldLateNs = 50'000'000;
 constexpr std::size_t kMaxFindings = 20;
+constexpr std::int64_t kComponentsOfOneLayer = 2;
 constexpr double kP999Ms = 20;
 constexpr double kMaxMs = 50;
 
@@ -34,13 +35,6 @@ struct Interval {
   std::optional<std::int64_t> until;
 };
 
-// One participant's end of a room.
-struct End {
-  std::string life;
-  std::string status;
-  std::string code;
-};
-
 class Checker {
  public:
   explicit Checker(double deadline_ms) : deadline_ms_(deadline_ms) {}
@@ -49,6 +43,7 @@ class Checker {
     std::ifstream file(path);
     if (!file) return fail(FailureCode::kOperatingSystem, path.string() + " can't be read");
     life_ = life;
+    components_ = kComponentsOfOneLayer;
     pages_.clear();
     slots_.clear();
     sessions_.clear();
@@ -68,7 +63,7 @@ class Checker {
   }
 
   JournalVerdict conclude() {
-    for (const auto& [room, ends] : ends_) check_causes(room, ends);
+    for (const auto& [room, ends] : verdict_.ends) check_causes(room, ends);
     return std::move(verdict_);
   }
 
@@ -81,7 +76,9 @@ class Checker {
 
   void take(JsonView line) {
     const std::string at = words(line, "at");
-    if (at == "granted") {
+    if (at == "start") {
+      components_ = line["components"].integer().value_or(kComponentsOfOneLayer);
+    } else if (at == "granted") {
       on_granted(line);
     } else if (at == "returned") {
       on_returned(line);
@@ -136,10 +133,9 @@ class Checker {
   }
 
   void on_landed(JsonView line) {
-    constexpr std::int64_t kComponents = 2;  // what lies behind them is aux
     ++verdict_.landings;
     const auto slot = slots_.find(slot_in(line));
-    if (slot == slots_.end() || whole(line, "region") >= kComponents) return;
+    if (slot == slots_.end() || whole(line, "region") >= components_) return;  // aux
     const std::int64_t ns = whole(line, "ns");
     for (const Interval& interval : pages_[whole(line, "page")]) {
       const bool owned = interval.owner == slot->second && interval.from <= ns &&
@@ -172,7 +168,7 @@ class Checker {
     } else if (words(line, "code").empty() || words(line, "what").empty()) {
       find("I6", fmt::format("{}: room {} failed without a cause", life_, text_of(room)));
     }
-    ends_[room].push_back({life_, status, words(line, "code")});
+    verdict_.ends[room].push_back({life_, status, words(line, "code"), whole(line, "ns")});
   }
 
   void on_message(JsonView line) {
@@ -190,21 +186,21 @@ class Checker {
 
   // Success at one end and a failure at the other may be (a sender that lost its peer after Done);
   // two failures have one first cause.
-  void check_causes(const Room& room, const std::vector<End>& ends) {
-    for (const End& end : ends) {
-      const End& first = ends.front();
-      if (end.status == "Failed" && first.status == "Failed" && end.code != first.code) {
-        find("I6", fmt::format("room {}: {} at {}, {} at {}", text_of(room), first.code, first.life,
-                               end.code, end.life));
+  void check_causes(const Room& room, const std::vector<ParticipantEnd>& ends) {
+    const auto first = std::ranges::find(ends, "Failed", &ParticipantEnd::status);
+    for (auto end = first; end != ends.end(); ++end) {
+      if (end->status == "Failed" && end->code != first->code) {
+        find("I6", fmt::format("room {}: {} at {}, {} at {}", text_of(room), first->code,
+                               first->life, end->code, end->life));
       }
     }
   }
 
   const double deadline_ms_;
   JournalVerdict verdict_;
-  std::map<Room, std::vector<End>> ends_;
   // Of the life that is read.
   std::string life_;
+  std::int64_t components_ = kComponentsOfOneLayer;
   std::map<std::int64_t, std::vector<Interval>> pages_;
   std::map<Slot, Room> slots_;
   std::set<std::int64_t> sessions_;
@@ -220,6 +216,37 @@ Result<JournalVerdict> check_journals(const std::map<std::string, std::filesyste
     if (const Status read = checker.read(life, path); !read) return tl::unexpected(read.error());
   }
   return checker.conclude();
+}
+
+std::vector<Finding> judge_span(const JournalVerdict& verdict, std::int64_t room,
+                                std::int64_t binding, const std::vector<std::string>& lives,
+                                double apart_ms) {
+  constexpr double kNsPerMs = 1e6;
+  std::vector<Finding> findings;
+  const auto ends = verdict.ends.find({room, binding});
+  const ParticipantEnd* first = nullptr;
+  const ParticipantEnd* last = nullptr;
+  for (const std::string& life : lives) {
+    const ParticipantEnd* here = nullptr;
+    if (ends != verdict.ends.end()) {
+      const auto found = std::ranges::find(ends->second, life, &ParticipantEnd::life);
+      if (found != ends->second.end()) here = &*found;
+    }
+    if (here == nullptr) {
+      findings.push_back({"I3", fmt::format("room {}/{} has no end at {}", room, binding, life)});
+      continue;
+    }
+    if (first == nullptr || here->ns < first->ns) first = here;
+    if (last == nullptr || here->ns > last->ns) last = here;
+  }
+  if (first == nullptr || apart_ms == 0) return findings;
+  const double apart = static_cast<double>(last->ns - first->ns) / kNsPerMs;
+  if (apart > apart_ms) {
+    findings.push_back(
+        {"I3", fmt::format("room {}/{}: it ended at {} {:.0f} ms after {}, at most {:.0f} may be",
+                           room, binding, last->life, apart, first->life, apart_ms)});
+  }
+  return findings;
 }
 
 Census census_of(JsonView status) {

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvferry/status.h"
@@ -27,6 +28,14 @@ struct Finding {
   std::string what;
 };
 
+// One participant's end of a room.
+struct ParticipantEnd {
+  std::string life;  // "p0#1"
+  std::string status;
+  std::string code;
+  std::int64_t ns = 0;
+};
+
 struct JournalVerdict {
   std::vector<Finding> findings;
   std::uint64_t landings = 0;
@@ -35,12 +44,21 @@ struct JournalVerdict {
   std::uint64_t succeeded = 0;
   // Of message records: room messages that came in a session which that life had not opened.
   std::uint64_t foreign_messages = 0;
+  // Of every room (number and binding), in no order.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<ParticipantEnd>> ends;
 };
 
 // journals: by name of the life. deadline_ms: within which a room must have ended; 0: any time.
 // A record that can't be read, but for the last line of a life that was killed, is a failure.
 Result<JournalVerdict> check_journals(const std::map<std::string, std::filesystem::path>& journals,
                                       double deadline_ms);
+
+// I3 of a room that spans all of these lives: it has ended at each of them, and no two ends are
+// further apart than that; apart_ms 0: however far. (That causes are the same is among the verdict's
+// findings already.)
+std::vector<Finding> judge_span(const JournalVerdict& verdict, std::int64_t room,
+                                std::int64_t binding, const std::vector<std::string>& lives,
+                                double apart_ms);
 
 // What a rank holds, from its answer to "status".
 struct Census {

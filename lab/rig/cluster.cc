@@ -30,7 +30,9 @@ JsonObject of_room(const RoomPlan& room) {
       .integer("binding", static_cast<std::int64_t>(room.binding))
       .integer("pages", room.pages)
       .boolean("keep", room.keep)
-      .boolean("hold", room.hold);
+      .boolean("hold", room.hold)
+      .integer("chunks", room.chunks)
+      .integer("grants", room.grants);
   return command;
 }
 
@@ -61,6 +63,7 @@ Result<RoomEnd> LabRank::await_end(std::uint64_t room, std::uint64_t binding,
   end.peer = line["peer"].text().value_or("");
   end.after_ms = line["after_ms"].number().value_or(0);
   end.wrong_bytes = line["wrong_bytes"].integer().value_or(0);
+  end.at = Instant(Duration(line["ns"].integer().value_or(0)));
   return end;
 }
 
@@ -111,7 +114,7 @@ Status Cluster::launch(LabRank& rank) {
   std::vector<std::string> arguments = {
       "rank",
       fmt::format("--role={}", to_string(plan.role)),
-      fmt::format("--instance={}", plan.name),
+      fmt::format("--instance={}", rank.instance()),
       fmt::format("--journal={}", journal.string()),
       fmt::format("--bootstrap-addresses={}", fmt::join(registry_addresses, ",")),
       "--transport=tcp",
@@ -176,7 +179,9 @@ Status Cluster::await_pair(LabRank& decode, LabRank& prefill, milliseconds patie
     if (!status) return tl::unexpected(status.error());
     const JsonView pairs = (*status)->root()["pairs"];
     for (std::size_t i = 0; i < pairs.size(); ++i) {
-      if (pairs.at(i)["instance"].text() != prefill.name()) continue;
+      const bool is_it = pairs.at(i)["instance"].text() == prefill.instance() &&
+                         pairs.at(i)["peer"].text() == prefill.control();
+      if (!is_it) continue;
       if (pairs.at(i)["ready"].boolean().value_or(false)) return {};
       last = pairs.at(i)["reason"].text().value_or("");
     }
@@ -188,7 +193,7 @@ Status Cluster::await_pair(LabRank& decode, LabRank& prefill, milliseconds patie
 }
 
 Status Cluster::open(LabRank& prefill, LabRank& decode, const RoomPlan& room) {
-  if (Status opened = open_decode(decode, prefill.name(), room); !opened) return opened;
+  if (Status opened = open_decode(decode, prefill.instance(), room); !opened) return opened;
   return open_prefill(prefill, room);
 }
 

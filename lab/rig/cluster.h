@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/instant.h"
 #include "kvferry/kv_args.h"
 #include "lab/rig/child.h"
 #include "support/relay.h"
@@ -17,10 +18,11 @@
 namespace kvferry::lab {
 
 struct RankPlan {
-  std::string name;  // "p0": also its instance in the registry
+  std::string name;  // "p0"
   Role role = Role::kPrefill;
   std::vector<std::string> options;  // of `kvferry-lab rank`, for example "--pages=64"
   std::string missing;               // guard that it runs without
+  std::string instance = {};         // in the registry; empty: as its name
 };
 
 // A room as both ends see it.
@@ -30,6 +32,8 @@ struct RoomPlan {
   std::uint32_t pages = 1;
   bool keep = false;  // decode keeps its pages
   bool hold = false;  // prefill sends nothing by itself
+  std::uint32_t chunks = 1;  // in which prefill sends its pages
+  std::uint32_t grants = 1;  // that each sender gets, one of each decode rank that it writes to
 };
 
 // How a room ended at one end.
@@ -40,12 +44,16 @@ struct RoomEnd {
   std::string peer;
   double after_ms = 0;
   std::int64_t wrong_bytes = 0;
+  Instant at;  // on the clock of the host
 };
 
 class LabRank {
  public:
   Child& child() { return *child_; }
   const std::string& name() const { return plan_.name; }
+  const std::string& instance() const {
+    return plan_.instance.empty() ? plan_.name : plan_.instance;
+  }
   const std::string& control() const { return control_; }
   const std::string& data() const { return data_; }
 
@@ -88,7 +96,7 @@ class Cluster {
 
   // Until decode has a session with the prefill rank in its present life.
   Status await_pair(LabRank& decode, LabRank& prefill, milliseconds patience);
-  // Opens the room at both ends.
+  // Opens the room at both ends; one that spans engines of several ranks: engine_pair.h.
   Status open(LabRank& prefill, LabRank& decode, const RoomPlan& room);
   Status open_decode(LabRank& decode, const std::string& prefill, const RoomPlan& room);
   Status open_prefill(LabRank& prefill, const RoomPlan& room);
