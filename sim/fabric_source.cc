@@ -463,6 +463,7 @@ void FabricSource::apply(Session& session, Frame& frame, Words& words) {
       words.completed.push_back(completion(
           epoch, id, is_torn ? layout::WriteOutcome::kUnknown : layout::WriteOutcome::kRefused));
       if (is_torn) {
+        words.completed.back().torn = true;
         words.quiet.push_back(id);
       }
       ticket.is_settled = true;

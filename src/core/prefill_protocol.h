@@ -128,7 +128,8 @@ class PrefillProtocol final : public RoleProtocol {
   void publish_landed_bytes(SenderId sender);
   void repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked);
   void settle_ticket(SessionRecord& record, Target* target, PrefillRoom* room, TicketId ticket);
-  void unknown(TrackedWrite& tracked, SessionRecord& record, PrefillRoom* room, Target* target);
+  void unknown(TrackedWrite& tracked, bool torn, SessionRecord& record, PrefillRoom* room,
+               Target* target);
   bool may_commit(const PrefillRoom& room, const Target& target) const;
   void commit_if_landed(PrefillRoom& room, Target& target);
   void drain_if_settled(PrefillRoom& room, Target& target);

@@ -150,15 +150,15 @@ SenderId PrefillProtocol::completed(const layout::WriteCompletion& completion) {
       break;
     }
     case layout::WriteOutcome::kUnknown:
-      unknown(*tracked, record, room, target);
+      unknown(*tracked, completion.torn, record, room, target);
       break;
   }
   return sender;
 }
 
 // Rule 2: neither landed nor refused, so it is not posted again, and it stays outstanding.
-void PrefillProtocol::unknown(TrackedWrite& tracked, SessionRecord& record, PrefillRoom* room,
-                              Target* target) {
+void PrefillProtocol::unknown(TrackedWrite& tracked, bool torn, SessionRecord& record,
+                              PrefillRoom* room, Target* target) {
   const TicketId ticket = tracked.write.ticket;
   sink_->count("unknown_writes");
   if (!guards_.has(Guard::kUnknownNotReposted) && target != nullptr && !room->is_terminal()) {
@@ -168,13 +168,19 @@ void PrefillProtocol::unknown(TrackedWrite& tracked, SessionRecord& record, Pref
   }
   tracked.unknown = true;
   if (room != nullptr && !room->is_terminal()) {
-    fail_room(*room, Failure{FailureCode::kWriteUnknown,
-                             FailureWhere::kPath,
-                             fmt::format("the outcome of a write of {} bytes is not known by its "
+    // Decode saw a torn one itself and has failed the room for it: the same first cause.
+    fail_room(*room,
+              Failure{torn ? FailureCode::kWriteTorn : FailureCode::kWriteUnknown,
+                      FailureWhere::kPath,
+                      torn ? fmt::format("a write of {} bytes to item {} of region {} stopped in "
+                                         "the middle",
+                                         tracked.write.length, tracked.write.target_item,
+                                         tracked.write.target_region.value())
+                           : fmt::format("the outcome of a write of {} bytes is not known by its "
                                          "deadline (write_timeout_ms {})",
                                          tracked.write.length, options_.write_timeout_ms),
-                             {},
-                             -1});
+                      {},
+                      -1});
   }
   if (target != nullptr) {
     target->has_unknown = true;

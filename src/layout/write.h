@@ -29,6 +29,7 @@ struct WriteCompletion {
   SessionEpoch session;
   TicketId ticket;
   WriteOutcome outcome = WriteOutcome::kUnknown;
+  bool torn = false;  // of an unknown one: the target says that some of its bytes landed
 };
 
 // At the target: bytes of one write landed under the grant that slot and generation name (rule 9).

@@ -360,7 +360,8 @@ void SourceSession::complete(const OutFrame& frame, std::span<const std::uint8_t
       default:
         // Torn, no longer known, or a result of a newer version: not known to have landed, and no
         // more bytes of it will come.
-        completions_.push_back({epoch_, ticket, layout::WriteOutcome::kUnknown});
+        completions_.push_back({epoch_, ticket, layout::WriteOutcome::kUnknown,
+                                static_cast<WriteResult>(results[i]) == WriteResult::kTorn});
         quiet_.push_back(ticket);
         break;
     }

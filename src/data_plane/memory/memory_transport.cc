@@ -347,8 +347,8 @@ void MemoryTransport::end_as_unknown(Ticket& ticket, News& news) {
   if (!ticket.is_told) {
     ticket.is_told = true;
     ticket.is_quiet_due = true;
-    news.completions.push_back(
-        {ticket.session, ticket.write.ticket, layout::WriteOutcome::kUnknown});
+    news.completions.push_back({ticket.session, ticket.write.ticket, layout::WriteOutcome::kUnknown,
+                                ticket.has_result && ticket.result == WriteResult::kTorn});
   }
   tell_quiet_if_due(ticket, news);
 }

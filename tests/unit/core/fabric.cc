@@ -182,7 +182,7 @@ void Fabric::execute(PostedWrite& posted) {
         tell(posted, layout::WriteOutcome::kRefused);
         return;
       }
-      tell(posted, layout::WriteOutcome::kUnknown);
+      tell(posted, layout::WriteOutcome::kUnknown, true);
       world_.after(milliseconds(1), [this] { say_quiet(); });
       return;
   }
@@ -222,7 +222,7 @@ bool Fabric::copy(PostedWrite& posted, std::uint64_t length) {
   return true;
 }
 
-void Fabric::tell(PostedWrite& posted, layout::WriteOutcome outcome) {
+void Fabric::tell(PostedWrite& posted, layout::WriteOutcome outcome, bool torn) {
   if (posted.told_unknown) {
     posted.settled = true;
     posted.source->receive(WritesQuiet{posted.session, {posted.write.ticket}});
@@ -230,7 +230,7 @@ void Fabric::tell(PostedWrite& posted, layout::WriteOutcome outcome) {
   }
   posted.told_unknown = outcome == layout::WriteOutcome::kUnknown;
   posted.settled = !posted.told_unknown;
-  posted.source->receive(WritesCompleted{{{posted.session, posted.write.ticket, outcome}}});
+  posted.source->receive(WritesCompleted{{{posted.session, posted.write.ticket, outcome, torn}}});
 }
 
 }  // namespace kvferry::core::fake

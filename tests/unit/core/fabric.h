@@ -95,7 +95,7 @@ class Fabric {
   void schedule(PostedWrite& posted);
   void execute(PostedWrite& posted);
   bool copy(PostedWrite& posted, std::uint64_t length);
-  void tell(PostedWrite& posted, layout::WriteOutcome outcome);
+  void tell(PostedWrite& posted, layout::WriteOutcome outcome, bool torn = false);
   void end_fence(Process& target, GrantId grant);
 
   World& world_;
