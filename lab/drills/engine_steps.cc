@@ -28,8 +28,7 @@ Status open_held(DrillScene& scene, const EnginePair& pair, const RoomPlan& room
   RoomPlan held = room;
   held.hold = true;
   if (Status opened = open_everywhere(scene.cluster(), pair, held); !opened) return opened;
-  if (Status granted =
-          await_room_status(pair.decode.ranks, held, KvPoll::kTransferring, patience);
+  if (Status granted = await_room_status(pair.decode.ranks, held, KvPoll::kTransferring, patience);
       !granted) {
     return granted;
   }

@@ -25,8 +25,8 @@ struct SpanEnd {
   std::vector<RoomEnd> ends;  // in the order of the ranks; empty when one has none
   double apart_ms = 0;        // between the first and the last
 };
-// The room ends with success at all of these or with a failure at all of them; of a failure they say
-// the same first cause (I6); and they end together (I3), the more so with tight bounds.
+// The room ends with success at all of these or with a failure at all of them; of a failure they
+// say the same first cause (I6); and they end together (I3), the more so with tight bounds.
 Result<SpanEnd> expect_ends(DrillScene& scene, std::span<LabRank* const> ranks,
                             const RoomPlan& room, bool success, milliseconds patience);
 Status expect_success(DrillScene& scene, const EnginePair& pair, const RoomPlan& room,

@@ -1,6 +1,6 @@
-// A participant that stops in the middle of something: whatever state a room of two ranks of prefill
-// and four of decode is in, the other five leave it by that state's deadline and with the same first
-// cause, and nothing of it is left when the sixth goes on.
+// A participant that stops in the middle of something: whatever state a room of two ranks of
+// prefill and four of decode is in, the other five leave it by that state's deadline and with the
+// same first cause, and nothing of it is left when the sixth goes on.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ constexpr std::uint32_t kRoomPages = 16;
 // them from either rank of prefill.
 constexpr std::uint32_t kPageBytes = 1U << 20;
 constexpr std::uint64_t kSlowBytesPerSecond = 50'000;
-// Less than half of what participants may be apart (kApartMs).
-constexpr std::uint32_t kRetransmitMs = 40;
+// Much less than participants may be apart (kApartMs).
+constexpr std::uint32_t kRetransmitMs = 20;
 constexpr std::uint64_t kUnderWayBytes = 20'000;
 // However often it is said again.
 constexpr std::uint64_t kLostConsumed = 1'000;
@@ -47,8 +47,9 @@ struct StateStory {
   std::string_view story;
 };
 constexpr StateStory kStories[] = {
-    {"room", "Bootstrapping", "senders without a grant, or with three of four; a receiver without "
-                              "a session"},
+    {"room", "Bootstrapping",
+     "senders without a grant, or with three of four; a receiver without "
+     "a session"},
     {"room", "WaitingForInput", "a sender whose caller sends nothing, a receiver without pages"},
     {"room", "Transferring", "writes under way, and a grant whose sender sends nothing"},
     {"grant", "none", "the receiver without pages"},
@@ -252,8 +253,9 @@ class FrozenStates {
     const auto ended = expect_ends(scene_, awake, sitting.room, false, kPatience);
     if (!ended) return tl::unexpected(ended.error());
     if (!ended->ends.empty()) {
-      scene_.say("                so it did at the other {} that are awake, at most {:.0f} ms apart",
-                 sitting.others.size(), ended->apart_ms);
+      scene_.say(
+          "                so it did at the other {} that are awake, at most {:.0f} ms apart",
+          sitting.others.size(), ended->apart_ms);
     }
     return {};
   }
@@ -307,9 +309,10 @@ class FrozenStates {
     if (Status opened = open_everywhere(cluster_, pair(), writing); !opened) return opened;
     if (Status sat = sit(sitting, writing, p0, KvPoll::kTransferring, awake); !sat) return sat;
     stopped.child().stop();
-    scene_.say("{} is stopped (SIGSTOP); p0 has a room in each state, one that lacks its grants and "
-               "one that only lacks Consumed",
-               stopped.name());
+    scene_.say(
+        "{} is stopped (SIGSTOP); p0 has a room in each state, one that lacks its grants and "
+        "one that only lacks Consumed",
+        stopped.name());
     if (Status bounded = expect_all_bounded(sitting); !bounded) return bounded;
     if (!scene_.findings().empty()) return {};
     for (LabRank* rank : p_.ranks) {
@@ -432,8 +435,8 @@ class FrozenStates {
     return link.data->wait_cut(kPatience);
   }
 
-  // All processes live: rooms that wait go on, and one whose bytes were under way may fail, but soon
-  // and at all participants, and for the same cause.
+  // All processes live: rooms that wait go on, and one whose bytes were under way may fail, but
+  // soon and at all participants, and for the same cause.
   Status reset_connections(const Link& link) {
     const RoomPlan alone = next_room();
     const RoomPlan held = next_room(true);
@@ -467,8 +470,9 @@ class FrozenStates {
     const auto ended = expect_ends(scene_, all(), writing, first->success, kPatience);
     if (!ended) return tl::unexpected(ended.error());
     if (!scene_.findings().empty()) return {};
-    scene_.say("the rooms that waited succeed; the one in mid-write: {} at all six, {:.0f} ms apart",
-               first->success ? "Success" : first->code, ended->apart_ms);
+    scene_.say(
+        "the rooms that waited succeed; the one in mid-write: {} at all six, {:.0f} ms apart",
+        first->success ? "Success" : first->code, ended->apart_ms);
     return look_back("connections are back");
   }
 

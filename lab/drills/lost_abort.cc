@@ -1,6 +1,6 @@
 // A message that is lost is said again until its receiver's core has processed it: the k-th of
-// every kind of message is dropped once, and each room, which spans two ranks of prefill and four of
-// decode, ends at all six of them with the same first cause.
+// every kind of message is dropped once, and each room, which spans two ranks of prefill and four
+// of decode, ends at all six of them with the same first cause.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ constexpr milliseconds kPatience{15'000};
 // So long a lost message may keep a room: several repetitions.
 constexpr double kRetryBudgetMs = 2'000;
 constexpr std::uint32_t kHeartbeatTimeoutMs = 2'000;
-// Less than half of what participants may be apart (kApartMs).
-constexpr std::uint32_t kRetransmitMs = 40;
+// Much less than participants may be apart (kApartMs).
+constexpr std::uint32_t kRetransmitMs = 20;
 constexpr std::int64_t kPages = 256;
 constexpr std::uint64_t kLongRooms = 20;
 constexpr std::uint32_t kLongChunks = 8;
@@ -161,16 +161,15 @@ class LostMessages {
     return room;
   }
 
-  // In short form each of d0 to d3 loses the first message to (or from) each of its peers, so that no
-  // participant hears of it on another way; in long form also the second and the last, and one rank
-  // alone loses one.
+  // In short form each of d0 to d3 loses the first message to (or from) each of its peers, so that
+  // no participant hears of it on another way; in long form also the second and the last, and one
+  // rank alone loses one.
   Status lose_each_way(const EnginePair& with, const KindStory& kind) {
     const bool of_rooms = kind.story == Story::kSuccess || kind.story == Story::kDecodeAborts ||
                           kind.story == Story::kPrefillAborts;
     if (!of_rooms) return lose(with, kind, {{&d0()}, 1, 1, "once"});
     // A rank of prefill that has heard of an abort from decode says nothing of it.
-    const std::uint64_t of_each =
-        kind.story == Story::kPrefillAborts ? 1 : with.writers_of_each();
+    const std::uint64_t of_each = kind.story == Story::kPrefillAborts ? 1 : with.writers_of_each();
     const std::uint64_t last = rooms() * of_each;
     std::vector<Loss> losses = {{d_.ranks, 1, of_each, "the first, everywhere"}};
     if (scene_.long_form()) {
@@ -199,7 +198,7 @@ class LostMessages {
     if (Status paired = await_pairs(cluster_, with, kPatience); !paired) return paired;
     scene_.say("t0 and t1, each with half of the heads, stand in for p0 and p1");
     for (const KindStory& kind : kKinds) {
-      // The room is one at d0, d1 and t0 and another at the rest: an abort is the caller's to spread.
+      // Aborts are not told from one of the two groups of ranks to the other.
       if (kind.story != Story::kSuccess) continue;
       const Status lost = lose_each_way(with, kind);
       if (!lost || !scene_.findings().empty()) return lost;
@@ -256,8 +255,7 @@ class LostMessages {
         fmt::format("loss of {}", kind.kind), patience);
     if (hit) return {};
     if (hit.error().code != FailureCode::kRoomTimeout) return tl::unexpected(hit.error());
-    return vacuous(
-        fmt::format("no {} that could be lost was sent at {}", kind.kind, rank.name()));
+    return vacuous(fmt::format("no {} that could be lost was sent at {}", kind.kind, rank.name()));
   }
 
   // A bare acknowledgement is only sent where nothing else is due that could carry it, which on a
@@ -283,7 +281,7 @@ class LostMessages {
       case Story::kBareAck:
         return play_rooms(with, &d0());
       case Story::kPrefillAborts:
-        return play_rooms(with, &p0());
+        return play_rooms(with, with.prefill.ranks.front());
       case Story::kSign:
         return {};
       case Story::kNewLife:
@@ -305,9 +303,8 @@ class LostMessages {
     std::vector<RoomPlan> played;
     for (std::uint64_t i = 0; i < rooms(); ++i) {
       played.push_back(next_room(aborts != nullptr));
-      const Status opened = aborts != nullptr
-                                ? open_held(scene_, with, played.back(), kPatience)
-                                : open_everywhere(cluster_, with, played.back());
+      const Status opened = aborts != nullptr ? open_held(scene_, with, played.back(), kPatience)
+                                              : open_everywhere(cluster_, with, played.back());
       if (!opened) return opened;
     }
     for (const RoomPlan& room : played) {
@@ -410,9 +407,10 @@ class LostMessages {
     }
     if (Status same = expect_baseline(scene_, d_.ranks, before, kPatience); !same) return same;
     scene_.figures().number("most_apart_ms", most_apart_ms_);
-    scene_.say("{} ends of rooms, {} of them with success; each at all six ranks with the same first "
-               "cause, at most {:.0f} ms apart",
-               verdict->rooms, verdict->succeeded, most_apart_ms_);
+    scene_.say(
+        "{} ends of rooms, {} of them with success; each at all six ranks with the same first "
+        "cause, at most {:.0f} ms apart",
+        verdict->rooms, verdict->succeeded, most_apart_ms_);
     return {};
   }
 

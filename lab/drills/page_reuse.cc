@@ -24,18 +24,22 @@ constexpr std::uint32_t kPageBytes = 128U << 10;
 // Each of two writers has two lanes to each rank of decode: all four together bring 3.4 MB/s, so
 // that A's pages take about 600 ms.
 constexpr std::uint64_t kBytesPerSecond = 850'000;
+constexpr std::uint64_t kBytesOfA = std::uint64_t{kPagesOfA} * kPageBytes;  // at all ranks together
 constexpr std::uint64_t kAbortAfterBytes = 400'000;
+constexpr std::uint64_t kLongSteps = 20;
 constexpr milliseconds kPatience{10'000};
 
-// One abort in mid-write of a room from `victim`, whose pages go to a room from `heir`.
+// One abort of a room from `victim`, once so many of its bytes are under way, whose pages go to a
+// room from `heir`. An abort that comes late may find that the room has succeeded.
 class Reuse {
  public:
   Reuse(DrillScene& scene, EnginePair victim, const std::vector<DataRelay>& wires, EnginePair heir,
-        std::uint64_t first_room)
+        std::uint64_t first_room, std::uint64_t after_bytes)
       : scene_(scene),
         victim_(victim),
         wires_(wires),
         heir_(heir),
+        after_bytes_(after_bytes),
         a_{first_room, 1, kPagesOfA, false, false},
         b_{first_room + 1, 1, kPagesOfB, true, false} {}
 
@@ -51,32 +55,40 @@ class Reuse {
     for (const DataRelay& relay : wires_) before.push_back(relay.wire->taken(Way::kToTarget));
     if (Status opened = open_everywhere(scene_.cluster(), victim_, a_); !opened) return opened;
     for (std::size_t i = 0; i < wires_.size(); ++i) {
-      const std::uint64_t wanted = before[i] + kAbortAfterBytes / wires_.size();
+      const std::uint64_t wanted = before[i] + after_bytes_ / wires_.size();
       if (!wires_[i].wire->wait_taken(Way::kToTarget, wanted, kPatience)) {
         return vacuous(fmt::format("room A's bytes from {} to {} did not come under way",
                                    wires_[i].prefill->name(), wires_[i].decode->name()));
       }
     }
-    scene_.say("room {}: {} writes {} pages, each of its ranks a half of each page; {} KB are "
-               "through of the 2,031 that each of d0 and d1 shall get",
-               a_.number, victim_.prefill.plan.name, kPagesOfA,
-               kAbortAfterBytes * 2 / wires_.size() / 1'000);
+    scene_.say(
+        "room {}: {} writes {} pages, each of its ranks a half of each page; {} KB are "
+        "under way of the 2,031 that each of d0 and d1 shall get",
+        a_.number, victim_.prefill.plan.name, kPagesOfA, after_bytes_ * 2 / wires_.size() / 1'000);
     return {};
   }
 
   Status abort_and_reuse() {
-    if (Status aborted = tell_room(*victim_.decode.ranks[0], "abort", a_); !aborted) return aborted;
-    // Through a rank of prefill d1 may have heard of it: then there is nothing left to abort there.
-    [[maybe_unused]] const Status aborted = tell_room(*victim_.decode.ranks[1], "abort", a_);
+    // Through a rank of prefill d1 may have heard of it, or both have succeeded: then there is
+    // nothing left to abort.
+    for (LabRank* decode : victim_.decode.ranks) {
+      [[maybe_unused]] const Status aborted = tell_room(*decode, "abort", a_);
+    }
     if (Status opened = open_everywhere(scene_.cluster(), heir_, b_); !opened) return opened;
+    int succeeded = 0;
     for (LabRank* decode : victim_.decode.ranks) {
       const auto end = decode->await_end(a_.number, 1, kPatience);
       if (!end) return tl::unexpected(end.error());
-      if (end->success) return vacuous("room A succeeded before it was aborted");
+      succeeded += end->success ? 1 : 0;
     }
-    scene_.say("room {}: d0 and d1 abort it; room {} asks for {} pages, which are not free "
-               "without A's",
-               a_.number, b_.number, kPagesOfB);
+    if (succeeded > 0 && after_bytes_ <= kBytesOfA / 2) {
+      return vacuous("room A succeeded before it was aborted");
+    }
+    scene_.say(
+        "room {}: d0 and d1 abort it{}; room {} asks for {} pages, which are not free "
+        "without A's",
+        a_.number, succeeded > 0 ? fmt::format(", too late at {} of them", succeeded) : "",
+        b_.number, kPagesOfB);
     for (LabRank* decode : victim_.decode.ranks) {
       const auto end = decode->await_end(b_.number, 1, kPatience);
       if (!end) return tl::unexpected(end.error());
@@ -151,6 +163,7 @@ class Reuse {
   EnginePair victim_;
   const std::vector<DataRelay>& wires_;
   EnginePair heir_;
+  const std::uint64_t after_bytes_;
   RoomPlan a_;
   RoomPlan b_;
 };
@@ -161,8 +174,8 @@ class PageReuse {
 
   Status run() {
     using Step = Status (PageReuse::*)();
-    for (const Step step : {&PageReuse::start, &PageReuse::open_c, &PageReuse::play,
-                            &PageReuse::look_back}) {
+    for (const Step step :
+         {&PageReuse::start, &PageReuse::open_c, &PageReuse::play, &PageReuse::look_back}) {
       if (Status done = (this->*step)(); !done) return done;
     }
     return {};
@@ -200,9 +213,10 @@ class PageReuse {
         relay.wire->set(Way::kToTarget, {.bytes_per_s = kBytesPerSecond});
       }
     }
-    scene_.say("p0 and p1 (engine p), r0 and r1 (engine r) and q0 prefill for d0 and d1, each of "
-               "which has {} pages of 64 KiB; the wires of p and r bring 3.4 MB/s to each",
-               kPages);
+    scene_.say(
+        "p0 and p1 (engine p), r0 and r1 (engine r) and q0 prefill for d0 and d1, each of "
+        "which has {} pages of 64 KiB; the wires of p and r bring 3.4 MB/s to each",
+        kPages);
     return {};
   }
 
@@ -224,8 +238,19 @@ class PageReuse {
 
   Status play() {
     const EnginePair heir{q_, d_};
-    if (Status done = Reuse(scene_, {p_, d_}, wires_p_, heir, 10).run(); !done) return done;
-    return Reuse(scene_, {r_, d_}, wires_r_, heir, 20).run();
+    std::vector<std::uint64_t> moments = {kAbortAfterBytes};
+    for (std::uint64_t i = 0; scene_.long_form() && i < kLongSteps; ++i) {
+      moments.push_back(kBytesOfA * i / kLongSteps);
+    }
+    for (const std::uint64_t after_bytes : moments) {
+      for (const auto& [victim, wires] : {std::pair{&p_, &wires_p_}, std::pair{&r_, &wires_r_}}) {
+        Reuse reuse(scene_, {*victim, d_}, *wires, heir, next_, after_bytes);
+        aborted_.emplace_back(next_, victim);
+        next_ += 10;
+        if (Status done = reuse.run(); !done || scene_.interrupted()) return done;
+      }
+    }
+    return {};
   }
 
   Status look_back() {
@@ -241,7 +266,8 @@ class PageReuse {
             fmt::format("no write came to {} after its grant's end", d_.ranks[i]->name()));
       }
       stale += here;
-      for (Finding& finding : compare(d_.ranks[i]->name(), before_[i], census_of((*after)->root()))) {
+      for (Finding& finding :
+           compare(d_.ranks[i]->name(), before_[i], census_of((*after)->root()))) {
         left.push_back(std::move(finding));
       }
     }
@@ -262,10 +288,11 @@ class PageReuse {
 
   // Rooms A at all four of their participants.
   void judge_ends(const JournalVerdict& verdict) {
-    for (const auto& [room, engine] : {std::pair{10, &p_}, std::pair{20, &r_}}) {
+    for (const auto& [room, engine] : aborted_) {
       std::vector<std::string> lives;
       for (LabRank* rank : EnginePair{*engine, d_}.ranks()) lives.push_back(rank->child().name());
-      scene_.find_all(judge_span(verdict, room, 1, lives, kApartMs * scene_.slack()));
+      scene_.find_all(judge_span(verdict, static_cast<std::int64_t>(room), 1, lives,
+                                 kApartMs * scene_.slack()));
     }
   }
 
@@ -297,6 +324,8 @@ class PageReuse {
   std::vector<DataRelay> wires_p_;
   std::vector<DataRelay> wires_r_;
   std::array<Census, 2> before_{};
+  std::uint64_t next_ = 10;
+  std::vector<std::pair<std::uint64_t, LabEngine*>> aborted_;  // rooms A
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // What the pages of a drill hold, so that a byte out of place says whose it is. Each 8-byte word of
 // a page is a hash of room, binding, component (keys or values of a layer), the page's place in the
-// prompt and the word's offset, all of them the model's and not a rank's: what a rank holds of a page
-// is the same wherever it came from.
+// prompt and the word's offset, all of them the model's and not a rank's: what a rank holds of a
+// page is the same wherever it came from.
 #pragma once
 
 #include <cstddef>

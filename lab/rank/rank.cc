@@ -26,7 +26,8 @@ Result<std::unique_ptr<Rank>> Rank::make(const RankSettings& settings) {
   }
   auto journal = Journal::open(settings.journal);
   if (!journal) return tl::unexpected(journal.error());
-  auto pages = RankPages::make(settings.pages, settings.page_bytes, settings.aux_slots, settings.part());
+  auto pages =
+      RankPages::make(settings.pages, settings.page_bytes, settings.aux_slots, settings.part());
   if (!pages) return tl::unexpected(pages.error());
   std::unique_ptr<Rank> rank(new Rank(settings, std::move(*journal), std::move(*pages)));
   if (const Status started = rank->start(); !started) return tl::unexpected(started.error());

@@ -159,10 +159,9 @@ void RankPages::fill(std::span<const PageIndex> pages, RoomId room, Binding bind
   const std::uint32_t first = part_.rank.pp_rank * components();
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     for (std::uint32_t component = 0; component < components(); ++component) {
-      for_each_stretch(
-          component, pages[i], [&](std::span<std::byte> bytes, std::uint64_t offset) {
-            fill_words(bytes, PageName{room, binding, first + component, i, offset});
-          });
+      for_each_stretch(component, pages[i], [&](std::span<std::byte> bytes, std::uint64_t offset) {
+        fill_words(bytes, PageName{room, binding, first + component, i, offset});
+      });
     }
   }
 }
@@ -173,10 +172,9 @@ std::uint64_t RankPages::wrong(std::span<const PageIndex> pages, RoomId room,
   std::uint64_t wrong = 0;
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     for (std::uint32_t component = 0; component < components(); ++component) {
-      for_each_stretch(
-          component, pages[i], [&](std::span<std::byte> bytes, std::uint64_t offset) {
-            wrong += wrong_bytes(bytes, PageName{room, binding, first + component, i, offset});
-          });
+      for_each_stretch(component, pages[i], [&](std::span<std::byte> bytes, std::uint64_t offset) {
+        wrong += wrong_bytes(bytes, PageName{room, binding, first + component, i, offset});
+      });
     }
   }
   return wrong;

@@ -77,8 +77,8 @@ class RankRooms {
     std::vector<PageIndex> pages;
     std::int64_t aux = -1;
     bool has_pages = false;
-    bool is_sending = false;   // prefill: more chunks are due
-    std::size_t sent = 0;      // prefill: pages; the others are the caller's
+    bool is_sending = false;  // prefill: more chunks are due
+    std::size_t sent = 0;     // prefill: pages; the others are the caller's
 
     std::uint64_t id() const { return sender ? sender->id() : receiver->id(); }
     RoomId room() const { return RoomId(order.name.first); }

@@ -7,7 +7,8 @@ void RankSettings::declare(cli::Settings& settings) {
   settings.text("instance", "", instance, "name in the registry");
   settings.number<std::uint64_t>("engine_epoch", "", engine_epoch, 0, ~std::uint64_t{0},
                                  "the same at all ranks of an engine; 0: one is drawn");
-  settings.number<std::uint32_t>("tp_rank", "", tp_rank, 0, 63, "place among those that share heads");
+  settings.number<std::uint32_t>("tp_rank", "", tp_rank, 0, 63,
+                                 "place among those that share heads");
   settings.number<std::uint32_t>("tp_size", "ranks", tp_size, 1, 64, "that share the heads");
   settings.number<std::uint32_t>("pp_rank", "", pp_rank, 0, 63,
                                  "place among those that share layers");

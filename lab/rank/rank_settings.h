@@ -30,9 +30,7 @@ struct RankSettings {
   Options options;
 
   void declare(cli::Settings& settings);
-  PagePart part() const {
-    return {layers, heads, {tp_rank, tp_size, pp_rank, pp_size, 0, 1}};
-  }
+  PagePart part() const { return {layers, heads, {tp_rank, tp_size, pp_rank, pp_size, 0, 1}}; }
   Role role_of() const { return role == "prefill" ? Role::kPrefill : Role::kDecode; }
 };
 

@@ -54,8 +54,8 @@ Result<JournalVerdict> check_journals(const std::map<std::string, std::filesyste
                                       double deadline_ms);
 
 // I3 of a room that spans all of these lives: it has ended at each of them, and no two ends are
-// further apart than that; apart_ms 0: however far. (That causes are the same is among the verdict's
-// findings already.)
+// further apart than that; apart_ms 0: however far. (That causes are the same is among the
+// verdict's findings already.)
 std::vector<Finding> judge_span(const JournalVerdict& verdict, std::int64_t room,
                                 std::int64_t binding, const std::vector<std::string>& lives,
                                 double apart_ms);

@@ -30,8 +30,8 @@ struct RoomPlan {
   std::uint64_t number = 0;
   std::uint64_t binding = 1;
   std::uint32_t pages = 1;
-  bool keep = false;  // decode keeps its pages
-  bool hold = false;  // prefill sends nothing by itself
+  bool keep = false;         // decode keeps its pages
+  bool hold = false;         // prefill sends nothing by itself
   std::uint32_t chunks = 1;  // in which prefill sends its pages
   std::uint32_t grants = 1;  // that each sender gets, one of each decode rank that it writes to
 };

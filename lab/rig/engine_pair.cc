@@ -47,9 +47,7 @@ std::vector<LabRank*> EnginePair::ranks() const {
   return all;
 }
 
-std::uint32_t EnginePair::writers_of_each() const {
-  return met_by_each(decode.plan, prefill.plan);
-}
+std::uint32_t EnginePair::writers_of_each() const { return met_by_each(decode.plan, prefill.plan); }
 
 std::uint32_t EnginePair::grants_of_each() const { return met_by_each(prefill.plan, decode.plan); }
 

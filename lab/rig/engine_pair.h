@@ -1,9 +1,9 @@
-// Engines of several ranks, and rooms that span all ranks of two of them: P0, P1 and D0 to D3 are one
-// room's participants when a prefill engine of two ranks and a decode engine of four share it.
+// Engines of several ranks, and rooms that span all ranks of two of them: P0, P1 and D0 to D3 are
+// one room's participants when a prefill engine of two ranks and a decode engine of four share it.
 //
-// All engines run one model of kModelLayers and kModelHeads. tp shares out its heads, pp its layers.
-// A prefill engine of tp 2 has each of its ranks write to two ranks of a decode engine of tp 4; one of
-// pp 2 has both of its ranks write to all four.
+// All engines run one model of kModelLayers and kModelHeads. tp shares out its heads, pp its
+// layers. A prefill engine of tp 2 has each of its ranks write to two ranks of a decode engine of
+// tp 4; one of pp 2 has both of its ranks write to all four.
 #pragma once
 
 #include <cstdint>

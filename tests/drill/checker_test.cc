@@ -128,6 +128,47 @@ TEST_F(CheckerTest, AFailureWithoutCauseOrWithTwo) {
   EXPECT_THAT(invariants(), ElementsAre("I6"));
 }
 
+std::string end_of(std::int64_t ns, const std::string& status, const std::string& code = "") {
+  return R"({"ns":)" + std::to_string(ns) + R"(,"at":"end","room":1,"binding":1,"status":")" +
+         status + (code.empty() ? "\"}" : R"(","code":")" + code + R"(","what":"why"})") + "\n";
+}
+
+// Whichever of them is read first.
+TEST_F(CheckerTest, AnotherCauseAtTheThirdParticipant) {
+  write("d0#1", end_of(1, "Success"));
+  write("d1#1", end_of(1, "Failed", "aborted"));
+  write("p0#1", end_of(1, "Failed", "aborted"));
+  EXPECT_THAT(invariants(), IsEmpty());
+  write("p0#1", end_of(1, "Failed", "room-timeout"));
+  EXPECT_THAT(invariants(), ElementsAre("I6"));
+}
+
+TEST_F(CheckerTest, ARoomThatSpansParticipantsEndsAtEachOfThemAndTogether) {
+  constexpr std::int64_t kMs = 1'000'000;
+  write("d0#1", end_of(1 * kMs, "Failed", "aborted"));
+  write("p0#1", end_of(31 * kMs, "Failed", "aborted"));
+  const auto verdict = check_journals(journals_, 0);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(judge_span(*verdict, 1, 1, {"d0#1", "p0#1"}, 40), IsEmpty());
+  EXPECT_THAT(judge_span(*verdict, 1, 1, {"d0#1", "p0#1"}, 0), IsEmpty());
+  EXPECT_EQ(judge_span(*verdict, 1, 1, {"d0#1", "p0#1"}, 20).size(), 1U);
+  EXPECT_EQ(judge_span(*verdict, 1, 1, {"d0#1", "p0#1", "p1#1"}, 40).size(), 1U);
+  EXPECT_EQ(judge_span(*verdict, 2, 1, {"d0#1", "p0#1"}, 40).size(), 2U) << "it never was";
+}
+
+// With more regions than keys and values of one layer, as the life says at its start.
+TEST_F(CheckerTest, RegionsOfAllLayersHavePages) {
+  const std::string late = R"({"ns":200000000,"at":"landed","session":9,"slot":0,"generation":1,)"
+                           R"("region":3,"page":3,"offset":0,"bytes":8})"
+                           "\n";
+  write("d0#1", std::string(kSound) + late);
+  EXPECT_THAT(invariants(), IsEmpty()) << "it is aux";
+  write("d0#1", R"({"ns":1,"at":"start","role":"decode","instance":"d","components":4})"
+                "\n" +
+                    std::string(kSound) + late);
+  EXPECT_THAT(invariants(), ElementsAre("I1"));
+}
+
 TEST_F(CheckerTest, MessagesOfAFormerLife) {
   write("p0#2", R"({"ns":1,"at":"message","way":"in","kind":"hello","session":0}
 {"ns":2,"at":"message","way":"out","kind":"hello_reply","session":0,"opens":7}

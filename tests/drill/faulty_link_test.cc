@@ -106,6 +106,14 @@ TEST_F(FaultyLinkTest, ADroppedMessageLeavesTheOthersTheirNumbers) {
   EXPECT_EQ(faults_.struck(), 1U);
 }
 
+TEST_F(FaultyLinkTest, AMendedOneLosesNothingMore) {
+  fault(MessageFault::What::kDrop);
+  faults_.mend();
+  send();
+  EXPECT_THAT(kept_->sent, ElementsAre(frame()));
+  EXPECT_EQ(faults_.struck(), 0U);
+}
+
 TEST_F(FaultyLinkTest, TheSecondOfAKindOnly) {
   fault(MessageFault::What::kDrop, false, 2);
   send();
