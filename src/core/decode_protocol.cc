@@ -363,10 +363,16 @@ void DecodeProtocol::tell_writers_of_failure(DecodeRoom& room) {
       abort.generation = writer.name.generation;
       send(room, writer.granted_epoch, abort, Urgency::kUrgent);
     }
-    return;
+    // Below: ranks that write nothing here serve other ranks of this engine, for which it ends,
+    // too.
+    abort.attempt = {};
+    abort.slot = {};
+    abort.generation = {};
   }
   for (const PeerId peer : room.interests) {
-    if (const Session* session = sessions_.live_session_of(peer)) {
+    const bool is_told =
+        granted && std::ranges::find(room.writers, peer, &Writer::peer) != room.writers.end();
+    if (const Session* session = sessions_.live_session_of(peer); session && !is_told) {
       send(room, session->epoch, abort, Urgency::kUrgent);
     }
   }

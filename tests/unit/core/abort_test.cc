@@ -249,6 +249,27 @@ TEST_F(AbortDialogue, AllRanksHearTheSameCause) {
   expect_rest();
 }
 
+// The ranks of p0 and d0 share no heads with those of p1 and d1, and the request is one.
+TEST_F(AbortDialogue, RanksThatShareNothingFailForTheSameCause) {
+  engines(2, 2);
+  world.fabric().on_write = [](const PostedWrite&) { return WriteFate::kHold; };
+  std::vector<std::uint64_t> receivers;
+  std::vector<std::uint64_t> senders;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    receivers.push_back(receive(d(rank), name_room(1), {1, 2}));
+    senders.push_back(send(p(rank), name_room(1), {7, 8}));
+  }
+  world.run_for(50);
+  d(0).abort(receivers[0], "the scheduler preempted it");
+  world.run_for(20);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    expect_failed(p(rank), senders[rank], FailureCode::kAborted);
+    expect_failed(d(rank), receivers[rank], FailureCode::kAborted);
+  }
+  EXPECT_EQ(d(1).cell(receivers[1]).failure->what, "the scheduler preempted it");
+  expect_rest();
+}
+
 TEST_F(AbortDialogue, OneSenderTellsEveryDecodeRankTheCauseOfTheFirst) {
   engines(1, 2);
   world.fabric().on_write = [](const PostedWrite&) { return WriteFate::kHold; };
