@@ -161,13 +161,16 @@ class LostMessages {
     return room;
   }
 
+  static bool is_of_rooms(const KindStory& kind) {
+    return kind.story == Story::kSuccess || kind.story == Story::kDecodeAborts ||
+           kind.story == Story::kPrefillAborts;
+  }
+
   // In short form each of d0 to d3 loses the first message to (or from) each of its peers, so that
   // no participant hears of it on another way; in long form also the second and the last, and one
   // rank alone loses one.
   Status lose_each_way(const EnginePair& with, const KindStory& kind) {
-    const bool of_rooms = kind.story == Story::kSuccess || kind.story == Story::kDecodeAborts ||
-                          kind.story == Story::kPrefillAborts;
-    if (!of_rooms) return lose(with, kind, {{&d0()}, 1, 1, "once"});
+    if (!is_of_rooms(kind)) return lose(with, kind, {{&d0()}, 1, 1, "once"});
     // A rank of prefill that has heard of an abort from decode says nothing of it.
     const std::uint64_t of_each = kind.story == Story::kPrefillAborts ? 1 : with.writers_of_each();
     const std::uint64_t last = rooms() * of_each;
@@ -198,8 +201,7 @@ class LostMessages {
     if (Status paired = await_pairs(cluster_, with, kPatience); !paired) return paired;
     scene_.say("t0 and t1, each with half of the heads, stand in for p0 and p1");
     for (const KindStory& kind : kKinds) {
-      // Aborts are not told from one of the two groups of ranks to the other.
-      if (kind.story != Story::kSuccess) continue;
+      if (!is_of_rooms(kind)) continue;
       const Status lost = lose_each_way(with, kind);
       if (!lost || !scene_.findings().empty()) return lost;
     }
