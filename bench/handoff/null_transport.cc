@@ -20,17 +20,18 @@ void NullTransport::open_grant(GrantId, std::vector<data_plane::SlotGrant> slots
 void NullTransport::land(const data_plane::SlotGrant& slot) {
   const std::span<const PageIndex> pages = slot.extent.pages();
   const auto add = [&](std::uint32_t region, std::uint32_t item) {
-    const RegionId id(region);
-    const std::uint64_t bytes = regions_[region].item_bytes;
-    if (!slot.extent.contains(id, item, 0, bytes)) return;
-    landings_.push_back({slot.session, slot.slot, slot.generation, TicketId{}, id, item, 0, bytes});
+    landings_.push_back({slot.session, slot.slot, slot.generation, TicketId{}, RegionId(region),
+                         item, 0, regions_[region].item_bytes});
   };
   for (std::uint32_t region = 0; region < regions_.size(); ++region) {
-    if (regions_[region].kind == RegionKind::kAux) {
-      if (!pages.empty()) add(region, pages.front().value() / pages_per_room_);
-      continue;
+    if (pages.empty()) break;
+    const bool is_aux = regions_[region].kind == RegionKind::kAux;
+    const std::uint32_t first = pages.front().value() / (is_aux ? pages_per_room_ : 1);
+    // A region is this writer's with all of its pages or not at all.
+    if (!slot.extent.contains(RegionId(region), first, 0, regions_[region].item_bytes)) continue;
+    for (std::size_t i = 0; i < (is_aux ? 1 : pages.size()); ++i) {
+      add(region, is_aux ? first : pages[i].value());
     }
-    for (const PageIndex page : pages) add(region, page.value());
   }
 }
 
