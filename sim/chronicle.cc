@@ -119,6 +119,9 @@ void Chronicle::turn_ends() {
   for (const std::size_t writer : std::exchange(aborts_due_, {})) {
     abort_received(writer);
   }
+  for (const std::size_t writer : std::exchange(fenced_in_turn_, {})) {
+    tell_writer(names_.fenced_received, writer);
+  }
 }
 
 void Chronicle::abort_received(std::size_t writer) {
@@ -194,6 +197,7 @@ void Chronicle::take_from_decode(SessionEpoch session, const wire::Message& mess
     if (const auto writer = writer_at(session, fenced->slot, fenced->generation)) {
       writers_[*writer].has_fenced_word = true;
       tell_writer(names_.fenced_received, *writer);
+      fenced_in_turn_.push_back(*writer);
     }
   }
 }

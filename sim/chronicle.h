@@ -8,6 +8,8 @@
 //   own
 //     orders in between. That is early, and every automaton allows more when it hears early, but
 //     for abort-received, which forbids: it waits for the writer's Drained or the end of the turn.
+//     fenced-received is told again at the end of the turn, for the tickets that the writer posted
+//     in it, before it came to the word.
 //   - all-landed and committed are due when the last ticket of a writer's whole slice has landed,
 //   since
 //     the core makes Done there; its frame may leave much later, after the room's end.
@@ -164,7 +166,8 @@ class Chronicle {
   bool is_coverage_full_ = false;
   bool is_release_ = false;
   bool gives_source_up_ = false;
-  std::vector<std::size_t> aborts_due_;  // writers
+  std::vector<std::size_t> aborts_due_;      // writers
+  std::vector<std::size_t> fenced_in_turn_;  // writers
 };
 
 }  // namespace kvferry::sim
