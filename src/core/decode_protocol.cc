@@ -252,6 +252,7 @@ Result<const DecodeProtocol::ReplicaPlan*> DecodeProtocol::plan_replica(
     return &known->second;
   }
   std::vector<LayoutShape> shapes;
+  shapes.reserve(live.size());
   for (const Session* session : live) {
     shapes.push_back(session->peer_self.layout);
   }

@@ -39,7 +39,7 @@ class DecodeProtocol final : public RoleProtocol {
 
   enum class TimerKind : std::uint8_t { kRoom, kSlow, kFence };
   struct TimerKey {
-    TimerKind kind;
+    TimerKind kind{};
     ReceiverId receiver;
     friend bool operator==(const TimerKey&, const TimerKey&) = default;
   };

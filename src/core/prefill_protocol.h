@@ -41,7 +41,7 @@ class PrefillProtocol final : public RoleProtocol {
 
   enum class TimerKind : std::uint8_t { kRoom, kSlow, kSourceHold };
   struct TimerKey {
-    TimerKind kind;
+    TimerKind kind{};
     SenderId sender;
     friend bool operator==(const TimerKey&, const TimerKey&) = default;
   };

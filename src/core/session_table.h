@@ -107,7 +107,7 @@ class SessionTable {
     kRepeat  // unacknowledged messages
   };
   struct TimerKey {
-    TimerKind kind;
+    TimerKind kind{};
     PeerId peer;
     friend bool operator==(const TimerKey&, const TimerKey&) = default;
   };

@@ -77,7 +77,7 @@ class TimerQueue {
  private:
   struct Entry {
     Instant at;
-    std::uint64_t set;  // counts up over all keys
+    std::uint64_t set = 0;  // counts up over all keys
     Key key;
     bool operator>(const Entry& other) const {
       return at != other.at ? at > other.at : set > other.set;
