@@ -1,7 +1,8 @@
 // A table by numbers that count up from 1 and are never given twice: rooms, attempts, grants,
 // tickets. What is open at one time lies within a window of such numbers, so the low bits of a
 // number are its place. Neighbours are neighbours in memory, and nothing is hashed; an entry whose
-// place is taken by a much older one waits in a table beside it.
+// place is taken by a much older one waits in a table beside it, and so does 0, which a peer may
+// name.
 //
 // A pointer into the table ends with the next insertion.
 #pragma once
@@ -19,16 +20,16 @@ namespace kvferry::core {
 template <typename Number, typename Value>
 class NumberMap {
  public:
-  // Nothing happens when the number is here already.
-  void emplace(Number number, Value value) {
-    if (contains(number)) {
-      return;
+  // The number's value, which stays what it is when the number is here already.
+  Value& emplace(Number number, Value value) {
+    if (Value* here = find(number)) {
+      return *here;
     }
     if (2 * (size_ + 1) > places_.size() || overflow_.size() * 8 > places_.size()) {
       grow();
     }
-    put(number, std::move(value));
     ++size_;
+    return put(number, std::move(value));
   }
 
   // nullptr: it is not here.
@@ -49,10 +50,11 @@ class NumberMap {
   bool contains(Number number) const { return find(number) != nullptr; }
 
   void erase(Number number) {
-    if (places_.empty() || number == Number{}) {
+    if (places_.empty()) {
       return;
     }
-    if (Place& place = places_[place_of(number)]; place.number == number) {
+    Place& place = places_[place_of(number)];
+    if (place.number == number && number != Number{}) {
       place = Place{};
       --size_;
     } else {
@@ -90,13 +92,13 @@ class NumberMap {
   static constexpr std::size_t kFewestPlaces = 64;
 
   std::size_t place_of(Number number) const { return number.value() & (places_.size() - 1); }
-  void put(Number number, Value&& value) {
-    if (Place& place = places_[place_of(number)]; place.number == Number{}) {
-      place.number = number;
-      place.value = std::move(value);
-    } else {
-      overflow_.emplace(number, std::move(value));
+  Value& put(Number number, Value&& value) {
+    Place& place = places_[place_of(number)];
+    if (place.number != Number{} || number == Number{}) {
+      return overflow_.emplace(number, std::move(value)).first->second;
     }
+    place.number = number;
+    return place.value = std::move(value);
   }
   void grow() {
     std::vector<Place> former(places_.empty() ? kFewestPlaces : 2 * places_.size());

@@ -24,11 +24,7 @@ bool Outbox::push(wire::Message message, Urgency urgency, OwnerId owner) {
   auto& queue = urgent ? urgent_ : normal_;
   queue.push_back(Entry{std::move(message), owner, bytes, urgent});
   if (owner != OwnerId{}) {
-    if (std::uint32_t* count = by_owner_.find(owner)) {
-      ++*count;
-    } else {
-      by_owner_.emplace(owner, 1);
-    }
+    ++by_owner_.emplace(owner, 0);
   }
   return true;
 }

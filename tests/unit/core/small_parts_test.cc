@@ -146,6 +146,12 @@ TEST(NumberMapAlone, HoldsWhatAPlainMapHolds) {
     ASSERT_EQ(numbers.contains(gone), plain.contains(gone));
   }
   EXPECT_FALSE(numbers.contains(TicketId{}));
+  numbers.emplace(TicketId{}, -2);
+  EXPECT_EQ(numbers.emplace(TicketId{}, -3), -2) << "0 is a number like any other";
+  EXPECT_EQ(numbers.size(), plain.size() + 1);
+  numbers.erase(TicketId{});
+  EXPECT_FALSE(numbers.contains(TicketId{}));
+  EXPECT_EQ(numbers.size(), plain.size());
   std::map<TicketId, int> seen;
   numbers.for_each([&](TicketId number, int value) { seen.emplace(number, value); });
   EXPECT_EQ(seen, plain);
