@@ -113,7 +113,6 @@ void Driver::run() {
         FailureCode::kShuttingDown, FailureWhere::kLocal, "the manager was stopped", {}, -1};
     parts_.mailbox.close(cause);
     parts_.table.fail_all(cause);
-    parts_.changes.add_all();
     parts_.place->ends({});
   } catch (const std::exception& error) {
     die(error.what());
@@ -133,7 +132,6 @@ void Driver::die(std::string_view why) {
   log::error("{}", cause.what);
   parts_.mailbox.close(cause);
   parts_.table.fail_all(cause);
-  parts_.changes.add_all();
   parts_.place->ends(std::string(why));
 }
 

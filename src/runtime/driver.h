@@ -50,7 +50,6 @@ class Driver {
     Mailbox& mailbox;
     StatusTable& table;
     ReleaseQueue& releases;
-    ChangeList& changes;
     BootstrapClient& bootstrap;
     ThreadPlacePtr place;  // of its thread
   };

@@ -34,7 +34,7 @@ void DriverSink::note_changed(std::uint64_t owner) {
 
 bool DriverSink::take_news() {
   if (!changed_.empty()) {
-    parts_.changes.add(changed_);
+    parts_.table.changes().add(changed_);
     changed_.clear();
   }
   return std::exchange(news_, false);

@@ -14,7 +14,6 @@
 #include "net/control_link.h"
 #include "runtime/aux_slots.h"
 #include "runtime/bootstrap_client.h"
-#include "runtime/change_list.h"
 #include "runtime/release_queue.h"
 #include "runtime/status_cell.h"
 
@@ -27,7 +26,6 @@ class DriverSink final : public core::ActionSink {
   struct Parts {
     StatusTable& table;
     ReleaseQueue& releases;
-    ChangeList& changes;
     BootstrapClient& bootstrap;
     net::ControlLink& link;
     data_plane::Transport& transport;
@@ -67,11 +65,11 @@ class DriverSink final : public core::ActionSink {
   void doubt(PeerId peer);
 
  private:
+  void note_changed(std::uint64_t owner);
+
   Parts parts_;
   std::vector<core::Event> caused_;
   Counters counters_;
-  void note_changed(std::uint64_t owner);
-
   bool news_ = false;
   std::vector<std::uint64_t> changed_;  // handles with a new status, in this turn
   std::uint64_t frames_sent_ = 0;

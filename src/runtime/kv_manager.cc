@@ -19,7 +19,7 @@ void KvManager::poll_many(std::span<const std::uint64_t> ids, std::span<KvPoll> 
 }
 
 std::optional<std::vector<std::uint64_t>> KvManager::take_changed() {
-  return state_->changes().take();
+  return state_->table().changes().take();
 }
 
 std::vector<ReleasedPages> KvManager::take_released() { return state_->releases().take(); }

@@ -37,9 +37,6 @@ std::string bare_host(const std::string& host) {
 Incarnation draw_incarnation() { return Incarnation{random_u64(), random_u64() | 1}; }
 
 // Handles live a little longer than their rooms: the caller clears them when it comes round.
-// Bootstrapping, WaitingForInput, Transferring, an end.
-constexpr std::size_t kChangesPerHandle = 4;
-
 std::uint32_t max_handles(const Options& options) {
   constexpr std::uint32_t kMost = 1U << 25;
   return std::min(options.max_rooms, kMost / 2) * 2;
@@ -121,7 +118,6 @@ Status ManagerState::prepare() {
     return tl::unexpected(event_fd.error());
   }
   releases_ = std::make_unique<ReleaseQueue>(std::move(*event_fd));
-  changes_ = std::make_unique<ChangeList>(kChangesPerHandle * std::size_t{max_handles(options_)});
   Result<std::unique_ptr<Mailbox>> mailbox = Mailbox::make(options_.max_queued_calls);
   if (!mailbox) {
     return tl::unexpected(mailbox.error());
@@ -251,9 +247,9 @@ Status ManagerState::start() {
   bootstrap_ = std::make_unique<BootstrapClient>(options_, registry_row(), *tokens_, *keys_,
                                                  *mailbox_, &threads_);
   driver_ = std::make_unique<Driver>(
-      Driver::Parts{options_, *protocol_, *link_, *mailbox_, *table_, *releases_, *changes_,
-                    *bootstrap_, threads_.enrol("kvf-driver", "runs the protocol")},
-      DriverSink::Parts{*table_, *releases_, *changes_, *bootstrap_, *link_, *transport_, *aux_});
+      Driver::Parts{options_, *protocol_, *link_, *mailbox_, *table_, *releases_, *bootstrap_,
+                    threads_.enrol("kvf-driver", "runs the protocol")},
+      DriverSink::Parts{*table_, *releases_, *bootstrap_, *link_, *transport_, *aux_});
   watchdog_ = std::make_unique<Watchdog>(threads_, milliseconds(options_.thread_dead_ms),
                                          [this](const std::string& why) { lose_thread(why); });
   if (Status status = driver_->start(); !status) {
@@ -271,7 +267,6 @@ void ManagerState::lose_thread(const std::string& why) {
   const Failure cause = failure(FailureCode::kControlThreadDead, why);
   mailbox_->close(cause);
   table_->fail_all(cause);
-  changes_->add_all();
   releases_->raise();
   driver_->condemn(why);
 }
@@ -309,7 +304,7 @@ std::shared_ptr<StatusCell> ManagerState::open(HandleKind kind, RoomId room, Bin
 
 // Of a handle that a call of its own has ended.
 void ManagerState::announce_end(const StatusCell& cell) {
-  changes_->add({&cell.id, 1});
+  table_->changes().add({&cell.id, 1});
   releases_->raise();
 }
 

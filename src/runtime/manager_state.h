@@ -69,7 +69,6 @@ class ManagerState {
   // --- the manager ---
   StatusTable& table() { return *table_; }
   ReleaseQueue& releases() { return *releases_; }
-  ChangeList& changes() { return *changes_; }
   AuxSlots& aux() { return *aux_; }
   const ArgumentChecks& checks() const { return *checks_; }
   const KvArgs& args() const { return args_; }
@@ -111,7 +110,6 @@ class ManagerState {
   std::unique_ptr<ArgumentChecks> checks_;
   std::unique_ptr<AuxSlots> aux_;
   std::unique_ptr<ReleaseQueue> releases_;
-  std::unique_ptr<ChangeList> changes_;
   std::unique_ptr<Mailbox> mailbox_;
   std::unique_ptr<net::ControlLink> link_;
   std::unique_ptr<data_plane::Transport> transport_;

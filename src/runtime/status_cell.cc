@@ -42,7 +42,6 @@ KvPoll read_word(std::atomic<std::uint64_t>& cell, std::uint64_t id) {
 
 // What the low byte of a word reads as, kSlow where the read changes the word.
 constexpr std::uint8_t kSlow = 0xFF;
-constexpr std::size_t kReadAhead = 24;
 constexpr auto kReads = [] {
   std::array<std::uint8_t, 256> reads{};
   for (std::uint64_t low = 0; low < reads.size(); ++low) {
@@ -54,6 +53,9 @@ constexpr auto kReads = [] {
   }
   return reads;
 }();
+
+// Bootstrapping, WaitingForInput, Transferring, an end.
+constexpr std::size_t kChangesPerHandle = 4;
 
 std::uint64_t table_size(std::uint32_t max_handles) {
   // Half of the places stay free, so that the counter finds one within a few steps.
@@ -139,6 +141,7 @@ std::optional<Failure> StatusCell::failure() const {
 StatusTable::StatusTable(std::uint32_t max_handles)
     : max_handles_(max_handles),
       slot_mask_(table_size(max_handles) - 1),
+      changes_(kChangesPerHandle * max_handles),
       words_(table_size(max_handles)),
       cells_(table_size(max_handles)) {}
 
@@ -206,8 +209,6 @@ void StatusTable::read_many(std::span<const std::uint64_t> ids, std::span<KvPoll
   // A load, a comparison and a look-up per room: this is what a scheduler does in every step.
   const std::size_t count = std::min(ids.size(), statuses.size());
   for (std::size_t i = 0; i < count; ++i) {
-    // The words of 100,000 rooms are more than a core's own cache holds.
-    __builtin_prefetch(&words_[slot_of(ids[std::min(i + kReadAhead, count - 1)])]);
     const std::uint64_t id = ids[i];
     const std::uint64_t word = words_[slot_of(id)].load(std::memory_order_acquire);
     const std::uint8_t quick = (word >> kIdShift) == id ? kReads[word & 0xFF] : 0;
@@ -226,6 +227,7 @@ void StatusTable::fail_all(const Failure& cause) {
       cell->end(KvPoll::kFailed, cause);
     }
   }
+  changes_.add_all();
 }
 
 std::uint32_t StatusTable::open_handles() const {

@@ -21,6 +21,7 @@
 #include "kvferry/ids.h"
 #include "kvferry/kv_poll.h"
 #include "kvferry/status.h"
+#include "runtime/change_list.h"
 
 namespace kvferry::runtime {
 
@@ -111,6 +112,9 @@ class StatusTable {
   KvPoll read(std::uint64_t id);
   void read_many(std::span<const std::uint64_t> ids, std::span<KvPoll> statuses);
 
+  // Which handles have a new status. Filled by whoever changes them; fail_all() does it itself.
+  ChangeList& changes() { return changes_; }
+
   // Ends every live room with this cause.
   void fail_all(const Failure& cause);
 
@@ -129,6 +133,7 @@ class StatusTable {
   const std::uint32_t max_handles_;
   const std::uint64_t slot_mask_;
   RoomCounters counters_;
+  ChangeList changes_;
   std::vector<std::atomic<std::uint64_t>> words_;
   std::vector<std::shared_ptr<StatusCell>> cells_;  // each under the shard of its slot
   mutable std::array<Shard, kShards> shards_;

@@ -118,9 +118,9 @@ class DriverTest : public testing::Test {
 
   void start() {
     driver_ = std::make_unique<Driver>(
-        Driver::Parts{options_, protocol_, link_, *mailbox_, table_, *releases_, changes_,
-                      *bootstrap_, place_},
-        DriverSink::Parts{table_, *releases_, changes_, *bootstrap_, link_, transport_, *aux_});
+        Driver::Parts{options_, protocol_, link_, *mailbox_, table_, *releases_, *bootstrap_,
+                      place_},
+        DriverSink::Parts{table_, *releases_, *bootstrap_, link_, transport_, *aux_});
     ASSERT_TRUE(driver_->start());
   }
   void stop(Duration limit = std::chrono::seconds(20)) {
@@ -150,7 +150,6 @@ class DriverTest : public testing::Test {
   KeyDirectory keys_{std::chrono::seconds(1)};
   std::unique_ptr<AuxSlots> aux_;
   std::unique_ptr<ReleaseQueue> releases_;
-  ChangeList changes_{64};
   std::unique_ptr<Mailbox> mailbox_;
   std::unique_ptr<ClusterTokens> tokens_;
   std::unique_ptr<BootstrapClient> bootstrap_;
@@ -208,7 +207,7 @@ TEST_F(DriverTest, ActionsReachCellsAndCallers) {
     EXPECT_FALSE(sink.open_data_session(other));
   };
   start();
-  EXPECT_EQ(changes_.take(), std::nullopt) << "nothing was noted before";
+  EXPECT_EQ(table_.changes().take(), std::nullopt) << "nothing was noted before";
   const auto cell = open_sender();
   pollfd entry{releases_->fd(), POLLIN, 0};
   ASSERT_EQ(::poll(&entry, 1, 20'000), 1);
@@ -217,7 +216,7 @@ TEST_F(DriverTest, ActionsReachCellsAndCallers) {
   EXPECT_EQ(releases_->take().size(), 1U);
   releases_->lower();
   EXPECT_EQ(::poll(&entry, 1, 0), 0);
-  EXPECT_EQ(changes_.take(), (std::vector<std::uint64_t>{cell->id, cell->id}));
+  EXPECT_EQ(table_.changes().take(), (std::vector<std::uint64_t>{cell->id, cell->id}));
   EXPECT_EQ(cell->load(), KvPoll::kSuccess);
   EXPECT_EQ(cell->prefix_pages, 3U);
   EXPECT_EQ(cell->landed_bytes, 4'096U);
