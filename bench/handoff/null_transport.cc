@@ -23,8 +23,8 @@ void NullTransport::land(const data_plane::SlotGrant& slot) {
     landings_.push_back({slot.session, slot.slot, slot.generation, TicketId{}, RegionId(region),
                          item, 0, regions_[region].item_bytes});
   };
+  if (pages.empty()) return;
   for (std::uint32_t region = 0; region < regions_.size(); ++region) {
-    if (pages.empty()) break;
     const bool is_aux = regions_[region].kind == RegionKind::kAux;
     const std::uint32_t first = pages.front().value() / (is_aux ? pages_per_room_ : 1);
     // A region is this writer's with all of its pages or not at all.

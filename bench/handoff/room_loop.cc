@@ -83,11 +83,11 @@ bool RoomLoop::open_rooms() {
 }
 
 bool RoomLoop::poll_rooms() {
-  auto changed = manager_.take_changed();
-  return changed ? poll_changed(std::move(*changed)) : poll_all();
+  const auto changed = manager_.take_changed();
+  return changed ? poll_changed(*changed) : poll_all();
 }
 
-bool RoomLoop::poll_changed(std::vector<std::uint64_t> changed) {
+bool RoomLoop::poll_changed(const std::vector<std::uint64_t>& changed) {
   statuses_.resize(changed.size());
   manager_.poll_many(changed, statuses_);
   bool moved = false;

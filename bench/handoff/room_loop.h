@@ -85,7 +85,7 @@ class RoomLoop {
   };
   bool open_rooms();
   bool poll_rooms();
-  bool poll_changed(std::vector<std::uint64_t> changed);
+  bool poll_changed(const std::vector<std::uint64_t>& changed);
   bool poll_all();
   void note_status(std::uint32_t lane, KvPoll status);
   bool take_pages();

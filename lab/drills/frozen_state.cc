@@ -270,13 +270,8 @@ class FrozenStates {
     return {};
   }
 
-  Status await_returned(LabRank& rank, const RoomPlan& room) {
-    const auto back = rank.child().await(
-        [&](JsonView told) {
-          return told["event"].text() == "returned" &&
-                 told["room"].integer() == static_cast<std::int64_t>(room.number);
-        },
-        fmt::format("return of room {}'s pages", room.number), kPatience);
+  Status expect_returned(LabRank& rank, const RoomPlan& room) {
+    const Status back = await_returned(rank, room, kPatience);
     if (back) {
       scene_.say("pages of room {} are back at {} while one of its peers is stopped", room.number,
                  rank.name());
@@ -319,7 +314,7 @@ class FrozenStates {
     if (Status bounded = expect_all_bounded(sitting); !bounded) return bounded;
     if (!scene_.findings().empty()) return {};
     for (LabRank* rank : p_.ranks) {
-      if (Status back = await_returned(*rank, writing); !back) return back;
+      if (Status back = expect_returned(*rank, writing); !back) return back;
     }
     stopped.child().resume();
     if (const auto mended = stopped.child().ask("mend", {}); !mended) {
@@ -400,7 +395,7 @@ class FrozenStates {
     if (!ended) return tl::unexpected(ended.error());
     if (!scene_.findings().empty()) return {};
     for (LabRank* rank : d_.ranks) {
-      if (Status back = await_returned(*rank, writing); !back) return back;
+      if (Status back = expect_returned(*rank, writing); !back) return back;
     }
     if (Status bounded = expect_all_bounded(sitting); !bounded) return bounded;
     if (!scene_.findings().empty()) return {};
@@ -445,8 +440,7 @@ class FrozenStates {
     const RoomPlan held = next_room(true);
     const RoomPlan writing = next_room();
     for (LabRank* rank : p_.ranks) {
-      RoomPlan spanning = alone;
-      if (Status opened = cluster_.open_prefill(*rank, spanning); !opened) return opened;
+      if (Status opened = cluster_.open_prefill(*rank, alone); !opened) return opened;
     }
     if (Status opened = open_held(scene_, pair(), held, kPatience); !opened) return opened;
     if (Status started = start_writing(writing); !started) return started;

@@ -107,13 +107,7 @@ class Reuse {
     for (LabRank* prefill : victim_.prefill.ranks) {
       const auto end = prefill->await_end(a_.number, 1, kPatience);
       if (!end) return tl::unexpected(end.error());
-      const auto back = prefill->child().await(
-          [&](JsonView told) {
-            return told["event"].text() == "returned" &&
-                   told["room"].integer() == static_cast<std::int64_t>(a_.number);
-          },
-          "return of room A's source pages", kPatience);
-      if (!back) return tl::unexpected(back.error());
+      if (Status back = await_returned(*prefill, a_, kPatience); !back) return back;
     }
     for (const DataRelay& relay : wires_) await_rest(*relay.wire);
     std::int64_t late = 0;

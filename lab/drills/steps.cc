@@ -71,6 +71,16 @@ Status await_room_status(LabRank& rank, const RoomPlan& room, KvPoll status,
   return told ? Status{} : tl::unexpected(told.error());
 }
 
+Status await_returned(LabRank& rank, const RoomPlan& room, milliseconds patience) {
+  const auto told = rank.child().await(
+      [&](JsonView line) {
+        return line["event"].text() == "returned" &&
+               line["room"].integer() == static_cast<std::int64_t>(room.number);
+      },
+      fmt::format("return of room {}'s pages", room.number), patience);
+  return told ? Status{} : tl::unexpected(told.error());
+}
+
 Status tell_room(LabRank& rank, std::string_view what, const RoomPlan& room) {
   const auto told =
       rank.child().ask(what, JsonObject()

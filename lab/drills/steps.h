@@ -37,6 +37,8 @@ Status expect_end(DrillScene& scene, LabRank& rank, const RoomPlan& room, bool s
                   milliseconds patience);
 // Until the rank has told that the room is in the state.
 Status await_room_status(LabRank& rank, const RoomPlan& room, KvPoll status, milliseconds patience);
+// Until the room's pages are the rank's own again.
+Status await_returned(LabRank& rank, const RoomPlan& room, milliseconds patience);
 // "send", "abort", "clear", "drop".
 Status tell_room(LabRank& rank, std::string_view what, const RoomPlan& room);
 // A room that its sender holds back, granted: decode is Transferring, prefill waits for its input.
