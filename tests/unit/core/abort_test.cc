@@ -230,18 +230,26 @@ TEST_F(AbortDialogue, BeforeTheRegistryAnswersReachesTheSenderAfterwards) {
   expect_rest();
 }
 
-TEST_F(AbortDialogue, AllRanksHearTheSameCause) {
-  engines(2, 2);
-  world.fabric().on_write = [](const PostedWrite&) { return WriteFate::kHold; };
+// Two by two ranks in the midst of a room: p0 shares heads with d0 alone, p1 with d1.
+class AbortOfTwoPairs : public AbortDialogue {
+ protected:
+  void start() {
+    engines(2, 2);
+    world.fabric().on_write = [](const PostedWrite&) { return WriteFate::kHold; };
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      receivers.push_back(receive(d(rank), name_room(1), {1, 2}));
+      senders.push_back(send(p(rank), name_room(1), {7, 8}));
+    }
+    world.run_for(50);
+  }
+
   std::vector<std::uint64_t> receivers;
   std::vector<std::uint64_t> senders;
-  for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    receivers.push_back(receive(d(rank), name_room(1), {1, 2}));
-    senders.push_back(send(p(rank), name_room(1), {7, 8}));
-  }
-  const std::uint64_t shared_sender = senders[0];
-  world.run_for(50);
-  p(0).abort(shared_sender, "the scheduler preempted it");
+};
+
+TEST_F(AbortOfTwoPairs, AllRanksHearTheSameCause) {
+  start();
+  p(0).abort(senders[0], "the scheduler preempted it");
   world.run_for(20);
   expect_failed(d(0), receivers[0], FailureCode::kAborted);
   EXPECT_EQ(d(0).cell(receivers[0]).failure->what, "the scheduler preempted it");
@@ -249,17 +257,9 @@ TEST_F(AbortDialogue, AllRanksHearTheSameCause) {
   expect_rest();
 }
 
-// The ranks of p0 and d0 share no heads with those of p1 and d1, and the request is one.
-TEST_F(AbortDialogue, RanksThatShareNothingFailForTheSameCause) {
-  engines(2, 2);
-  world.fabric().on_write = [](const PostedWrite&) { return WriteFate::kHold; };
-  std::vector<std::uint64_t> receivers;
-  std::vector<std::uint64_t> senders;
-  for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    receivers.push_back(receive(d(rank), name_room(1), {1, 2}));
-    senders.push_back(send(p(rank), name_room(1), {7, 8}));
-  }
-  world.run_for(50);
+// The request is one, though its ranks are not all connected.
+TEST_F(AbortOfTwoPairs, RanksThatShareNothingFailForTheSameCause) {
+  start();
   d(0).abort(receivers[0], "the scheduler preempted it");
   world.run_for(20);
   for (std::uint32_t rank = 0; rank < 2; ++rank) {

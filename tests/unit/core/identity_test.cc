@@ -1,6 +1,8 @@
 // Which message belongs to which request: early, late, duplicate and reused names.
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "scenario.h"
 
 namespace kvferry::core::fake {
@@ -10,6 +12,20 @@ class Identity : public Scenario {
  protected:
   // What d0 last said in this room, as a fresh message.
   wire::Grant last_grant() { return world.links().last<wire::Grant>(); }
+  // Of attempt 1,000 of room 1, which d0 never made, to be sent in its name. Needs engines().
+  std::pair<wire::Grant, wire::Abort> grant_and_abort() {
+    transfer(name_room(9));
+    wire::Grant grant = last_grant();
+    grant.room = RoomId(1);
+    grant.binding = Binding{0, 1};
+    grant.attempt = AttemptId(1'000);
+    wire::Abort abort;
+    abort.room = grant.room;
+    abort.binding = grant.binding;
+    abort.attempt = grant.attempt;
+    abort.cause = Failure{FailureCode::kAborted, FailureWhere::kLocal, "gone", {}, 0};
+    return {grant, abort};
+  }
 };
 
 TEST_F(Identity, AGrantWaitsForItsSender) {
@@ -227,16 +243,7 @@ TEST_F(Identity, AStaleAnswerOfAStrangerToTheRoomChangesNothing) {
 TEST_F(Identity, AnAbortThatOvertakesItsGrantIsRemembered) {
   options_.max_ended_senders = 0;  // So that nothing but the attempt itself can be remembered.
   engines();
-  transfer(name_room(9));
-  wire::Grant grant = last_grant();
-  grant.room = RoomId(1);
-  grant.binding = Binding{0, 1};
-  grant.attempt = AttemptId(1'000);
-  wire::Abort abort;
-  abort.room = grant.room;
-  abort.binding = grant.binding;
-  abort.attempt = grant.attempt;
-  abort.cause = Failure{FailureCode::kAborted, FailureWhere::kLocal, "gone", {}, 0};
+  auto [grant, abort] = grant_and_abort();
   world.links().forge(d(), p(), abort);
   world.run_for(10);
   world.links().forge(d(), p(), grant);
@@ -257,15 +264,7 @@ TEST_F(Identity, AnAbortThatFoundNoPlaceStillStopsItsGrant) {
   options_.max_ended_senders = 0;
   options_.max_tombstones = 2;
   engines();
-  transfer(name_room(9));
-  wire::Grant grant = last_grant();
-  grant.room = RoomId(1);
-  grant.binding = Binding{0, 1};
-  grant.attempt = AttemptId(1'000);
-  wire::Abort abort;
-  abort.room = grant.room;
-  abort.binding = grant.binding;
-  abort.cause = Failure{FailureCode::kAborted, FailureWhere::kLocal, "gone", {}, 0};
+  auto [grant, abort] = grant_and_abort();
   for (const std::uint64_t attempt : {500, 501, 1'000}) {
     abort.attempt = AttemptId(attempt);
     world.links().forge(d(), p(), abort);
