@@ -45,8 +45,8 @@ class WatchedSink final : public CompletionSink {
     journal_.append(Journal::line("fenced").integer("grant", number(grant.value())));
     inner_.fence_done(grant);
   }
-  void path_tested(SessionEpoch session, Status result) noexcept override {
-    inner_.path_tested(session, std::move(result));
+  void path_tested(SessionEpoch session, const Status& result) noexcept override {
+    inner_.path_tested(session, result);
   }
   void lane_failed(SessionEpoch session, Failure cause) noexcept override {
     inner_.lane_failed(session, std::move(cause));

@@ -54,10 +54,7 @@ class CompletionSink {
   virtual void fence_done(GrantId grant) noexcept = 0;
   // Both sides, once per session of a transport that tests its paths (path_test.h): whether a test
   // page went through. After a failure the session goes on; its pair is not shown as ready.
-  virtual void path_tested(SessionEpoch session, Status result) noexcept {
-    static_cast<void>(session);
-    static_cast<void>(result);
-  }
+  virtual void path_tested(SessionEpoch /*session*/, const Status& /*result*/) noexcept {}
   // Both sides: a lane of the session broke. The core counts these against lane_failure_limit.
   virtual void lane_failed(SessionEpoch session, Failure cause) noexcept = 0;
   // Source side, at most once per session: for 2 * lane_timeout_ms it has had no lane that proved

@@ -132,7 +132,7 @@ std::vector<std::string> BootstrapClient::registries_for(const std::string& name
   return options_.bootstrap_addresses;
 }
 
-void BootstrapClient::resolve(core::ResolvePrefill query) {
+void BootstrapClient::resolve(const core::ResolvePrefill& query) {
   const std::vector<std::string> registries = registries_for(query.bootstrap_address);
   const auto question = std::make_shared<Question>(mailbox_, query.receiver, registries.size());
   for (const std::string& address : registries) {

@@ -36,7 +36,7 @@ class BootstrapClient {
   // Answered by one PrefillResolved in the mailbox. A registry that is neither configured nor
   // allowed is refused with kUnauthorized and never contacted. If the registry is one of the
   // configured ones, all of these are asked, and the first that knows the ranks answers.
-  void resolve(core::ResolvePrefill query);
+  void resolve(const core::ResolvePrefill& query);
   // PairsWanted comes each time the prefill ranks of all such registries changed.
   Status keep_paired(const std::string& address);
   // A key was refused that the registries may know by now.

@@ -42,7 +42,7 @@ bool is_owner_cleared(const core::Event& event, std::uint64_t& owner) {
 
 }  // namespace
 
-Driver::Driver(Parts parts, DriverSink::Parts sink_parts)
+Driver::Driver(const Parts& parts, const DriverSink::Parts& sink_parts)
     : parts_(parts),
       sink_(sink_parts),
       // A turn that only waited must not look like a pause.

@@ -53,7 +53,7 @@ class Driver {
     BootstrapClient& bootstrap;
     ThreadPlacePtr place;  // of its thread
   };
-  Driver(Parts parts, DriverSink::Parts sink_parts);
+  Driver(const Parts& parts, const DriverSink::Parts& sink_parts);
   ~Driver();
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;

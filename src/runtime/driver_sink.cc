@@ -80,9 +80,7 @@ void DriverSink::release_pages(core::ReleasePages released) {
   news_ = true;
 }
 
-void DriverSink::resolve_prefill(core::ResolvePrefill query) {
-  parts_.bootstrap.resolve(std::move(query));
-}
+void DriverSink::resolve_prefill(core::ResolvePrefill query) { parts_.bootstrap.resolve(query); }
 
 void DriverSink::doubt(PeerId peer) {
   const auto found = dialled_.find(peer);

@@ -139,10 +139,10 @@ void Mailbox::fence_done(GrantId grant) noexcept {
                                  [&](core::FenceCompleted& event) { event.grant = grant; });
 }
 
-void Mailbox::path_tested(SessionEpoch session, Status result) noexcept {
+void Mailbox::path_tested(SessionEpoch session, const Status& result) noexcept {
   {
     std::lock_guard lock(completions_mutex_);
-    completions_.emplace_back(core::PathTested{session, std::move(result)});
+    completions_.emplace_back(core::PathTested{session, result});
   }
   signal_.raise();
 }

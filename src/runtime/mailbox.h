@@ -53,7 +53,7 @@ class Mailbox final : public data_plane::CompletionSink {
   void writes_landed(std::span<const layout::Landing> landings) noexcept override;
   void write_torn(const layout::Landing& landing, std::string_view how) noexcept override;
   void fence_done(GrantId grant) noexcept override;
-  void path_tested(SessionEpoch session, Status result) noexcept override;
+  void path_tested(SessionEpoch session, const Status& result) noexcept override;
   void lane_failed(SessionEpoch session, Failure cause) noexcept override;
   void session_unreachable(SessionEpoch session, Failure cause) noexcept override;
   void session_torn_down(SessionEpoch session) noexcept override;

@@ -32,9 +32,9 @@ class Sink final : public CompletionSink {
   }
   bool wait_fence(GrantId grant) { return others.wait_fence(grant.value()); }
 
-  void path_tested(SessionEpoch session, Status result) noexcept override {
+  void path_tested(SessionEpoch session, const Status& result) noexcept override {
     std::lock_guard lock(mutex_);
-    results_.emplace(session, std::move(result));
+    results_.emplace(session, result);
     changed_.notify_all();
   }
   void writes_completed(std::span<const WriteCompletion> completions) noexcept override {

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -122,7 +123,7 @@ Result<SocketFolder> SocketFolder::make(const std::string& parent_path) {
   remove_abandoned(*parent);
   for (int tries = 0; tries < kMostTries; ++tries) {
     const std::string name = own_name(kFolderDigits, "");
-    const std::string path = parent_path + "/" + name;
+    const std::string path = fmt::format("{}/{}", parent_path, name);
     if (::mkdirat(parent->get(), name.c_str(), 0700) != 0) {
       if (errno == EEXIST) continue;
       return system_failure("mkdir", path);
