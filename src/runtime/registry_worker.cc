@@ -136,15 +136,14 @@ RegistryWorker::Registration RegistryWorker::registration() const {
 }
 
 void RegistryWorker::begin_stop() {
-  {
-    std::lock_guard lock(mutex_);
-    if (stopping_) {
-      return;
-    }
-    stopping_ = true;
-    changed_.notify_one();
+  std::lock_guard lock(mutex_);
+  if (stopping_) {
+    return;
   }
+  stopping_ = true;
+  // Under the lock, so that it can't come later and cut the farewell short.
   channel_.interrupt();
+  changed_.notify_one();
 }
 
 void RegistryWorker::join() {
@@ -304,11 +303,11 @@ void RegistryWorker::registration_failed(Failure cause, bool refused) {
                               : std::min(longest, std::max(register_pause_ * 2, kMinPause));
   const Instant now = monotonic_now();
   register_at_ = now + jittered(register_pause_);
-  registered_ = false;
   std::lock_guard lock(mutex_);
   if (stopping_) {
     return;  // the exchange was cut short, which is no failure of the registry
   }
+  registered_ = false;
   if (warning_limit_.allow(now)) {
     log::warning("registration failed, tried again in {} ms: {}", register_pause_ / milliseconds(1),
                  cause.what);
