@@ -7,10 +7,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "await.h"
 #include "base/clock.h"
 #include "kvferry/bootstrap_server.h"
 #include "registry_client.h"
+#include "support/await.h"
 #include "temp_file.h"
 
 namespace kvferry::runtime {

@@ -7,8 +7,8 @@
 
 #include <stdexcept>
 
-#include "await.h"
 #include "base/clock.h"
+#include "support/await.h"
 
 namespace kvferry::runtime {
 namespace {

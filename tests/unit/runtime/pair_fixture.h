@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "await.h"
 #include "kvferry/bootstrap_server.h"
 #include "kvferry/kv_manager.h"
 #include "kvferry/kv_receiver.h"
 #include "kvferry/kv_sender.h"
+#include "support/await.h"
 #include "temp_file.h"
 
 namespace kvferry::test {

@@ -10,10 +10,10 @@
 #include <string>
 #include <thread>
 
-#include "await.h"
 #include "kvferry/bootstrap_server.h"
 #include "registry_client.h"
 #include "runtime/mailbox.h"
+#include "support/await.h"
 #include "temp_file.h"
 
 namespace kvferry::runtime {

@@ -6,7 +6,7 @@
 #include <future>
 #include <stop_token>
 
-#include "await.h"
+#include "support/await.h"
 
 namespace kvferry::runtime {
 namespace {
