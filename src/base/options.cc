@@ -230,6 +230,9 @@ void add_data_rows(std::vector<OptionRow>& rows) {
                                                     "data of one frame on a lane"));
   rows.push_back(number<&Options::data_frame_writes>("data_frame_writes", "writes", 1, 1'024,
                                                      "writes of one frame on a lane"));
+  rows.push_back(number<&Options::lane_poll_us>(
+      "lane_poll_us", "us", 0, 10'000,
+      "tcp: polling for more after bytes have moved, before the thread sleeps; 0: none"));
   rows.push_back(number<&Options::lane_heartbeat_ms>("lane_heartbeat_ms", "ms", 5, kMaxMs,
                                                      "between two heartbeats on an idle lane"));
   rows.push_back(number<&Options::lane_timeout_ms>("lane_timeout_ms", "ms", 10, kMaxMs,

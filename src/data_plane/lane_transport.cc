@@ -57,7 +57,8 @@ class LaneSourceTransport final : public Transport {
     const Duration shortest = milliseconds(std::min(
         {config_.lane_heartbeat_ms, config_.lane_timeout_ms / 4, config_.write_timeout_ms / 4}));
     auto opened = loop_.open(
-        std::clamp<Duration>(shortest / 2, kMinTick, kMaxTick),
+        {std::clamp<Duration>(shortest / 2, kMinTick, kMaxTick),
+         std::chrono::microseconds(config_.lane_poll_us)},
         [this](Instant now) {
           for (const auto& session : live_) session->tick(now);
           std::erase_if(closing_, [](const auto& session) { return session->is_quiet(); });

@@ -65,7 +65,7 @@ std::optional<WriteResult> SessionSlots::outcome_of(GrantSlot slot, Generation g
 }
 
 ReceiveGate::Reader::Reader(ReceiveGate& gate)
-    : gate_(gate), mark_(gate.add_mark()), scratch_(kScratchBytes) {}
+    : gate_(gate), mark_(gate.add_mark()), scratch_(kScratchBytes / sizeof(Line)) {}
 
 ReadMark* ReceiveGate::add_mark() {
   std::lock_guard lock(marks_mutex_);

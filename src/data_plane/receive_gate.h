@@ -16,6 +16,7 @@
 // thread each. One own thread waits for marks and reports fence_done.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -114,14 +115,18 @@ class ReceiveGate {
     Reader& operator=(const Reader&) = delete;
 
     static constexpr std::size_t kScratchBytes = 256U << 10;
-    std::span<std::byte> scratch() { return scratch_; }
+    // For the thread's own use; bytes of refused writes go there, too. Aligned to a cache line.
+    std::span<std::byte> scratch() { return std::as_writable_bytes(std::span(scratch_)); }
 
    private:
     friend class MarkScope;
     ReceiveGate& gate_;
     ReadMark* mark_;
     std::uint64_t sequence_ = 0;
-    std::vector<std::byte> scratch_;  // where refused bytes go
+    struct alignas(64) Line {
+      std::array<std::byte, 64> bytes;
+    };
+    std::vector<Line> scratch_;
   };
 
   // threads: where the gate's own thread is listed.

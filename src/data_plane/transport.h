@@ -88,6 +88,7 @@ struct TransportConfig {
   std::uint64_t max_inflight_bytes = 64ULL << 20;  // posted and not completed, per session
   std::uint32_t max_queued_writes = 4'194'304;     // waiting for that window, per session
   std::uint32_t write_timeout_ms = 30'000;
+  std::uint32_t lane_poll_us = 200;  // tcp: see Options::lane_poll_us
   std::uint32_t lane_heartbeat_ms = 750;
   std::uint32_t lane_timeout_ms = 3'000;
   std::uint32_t max_lane_strangers = 256;  // decode: connections that have not proved themselves

@@ -180,6 +180,7 @@ Status ManagerState::open_transport() {
   config.max_inflight_bytes = options_.max_inflight_bytes;
   config.max_queued_writes = options_.max_queued_writes;
   config.write_timeout_ms = options_.write_timeout_ms;
+  config.lane_poll_us = options_.lane_poll_us;
   config.lane_heartbeat_ms = options_.lane_heartbeat_ms;
   config.lane_timeout_ms = options_.lane_timeout_ms;
   config.max_lane_strangers = options_.max_lane_strangers;

@@ -187,7 +187,8 @@ INSTANTIATE_TEST_SUITE_P(All, Applied, testing::ValuesIn(cases_of_rooms()),
 class CutWrite : public testing::Test {
  protected:
   static constexpr std::uint64_t kBytes = 1U << 20;
-  static constexpr std::uint64_t kBefore = kHeaderBytes + kDescriptorBytes;
+  static constexpr std::uint64_t kBefore =
+      kHeaderBytes + kDescriptorBytes + stream_padding(kDescriptorBytes);
   static constexpr Shape kShape{1, kBytes, 8};
 
   static Rig::Tuning tuning() {

@@ -88,7 +88,9 @@ std::vector<std::uint8_t> RawLane::frame(std::span<const layout::Write> writes,
   std::vector<std::uint8_t> bytes;
   append_header(bytes, header);
   for (const layout::Write& write : writes) append_descriptor(bytes, write);
+  append_stream_padding(bytes, bytes.size());
   bytes.insert(bytes.end(), header.payload_bytes, fill);
+  append_stream_padding(bytes, header.payload_bytes);
   append_trailer(bytes, Trailer::kValid);
   return bytes;
 }

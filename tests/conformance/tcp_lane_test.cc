@@ -197,6 +197,7 @@ TEST_F(TcpLane, GarbageClosesItsLaneWithTheReasonAndNoOther) {
   append_descriptor(garbage.back(), write);
   write.length = 151;
   append_descriptor(garbage.back(), write);
+  append_stream_padding(garbage.back(), garbage.back().size());
   header.type = FrameType::kAck;
   append_header(garbage.emplace_back(), header);
   header.type = FrameType::kResolve;
@@ -206,6 +207,12 @@ TEST_F(TcpLane, GarbageClosesItsLaneWithTheReasonAndNoOther) {
   write.length = 100;
   garbage.push_back(RawLane::frame(std::span(&write, 1), 1, 0xAB));
   garbage.back()[garbage.back().size() - kTrailerBytes] ^= 1;
+  garbage.push_back(garbage.back());
+  garbage.back()[garbage.back().size() - kTrailerBytes] ^= 1;
+  garbage.back().back() = 1;  // of the trailer's reserve
+  header = {};
+  append_header(garbage.emplace_back(), header);
+  garbage.back().back() = 1;  // of the header's reserve
 
   for (std::size_t i = 0; i < garbage.size(); ++i) {
     RawLane lane = raw(kRawSerial + static_cast<std::uint32_t>(i));
@@ -324,6 +331,7 @@ TEST_F(TcpLane, AskingHowALaneEndedEndsIt) {
   for (const Write& write : {begun, never}) {
     append_resolve_entry(question, {write.ticket, write.slot, write.generation});
   }
+  append_stream_padding(question, question.size());
   ASSERT_TRUE(next.send(question));
   const auto answer = next.answer();
   ASSERT_TRUE(answer);
@@ -340,6 +348,7 @@ class RawTarget {
     FrameHeader header;
     std::vector<IncomingWrite> writes;
     std::vector<std::uint8_t> payload;
+    std::uint64_t payload_at = 0;  // in the stream
     Trailer trailer = Trailer::kVoid;
   };
 
@@ -377,7 +386,11 @@ class RawTarget {
     }
     frame.payload.resize(header->payload_bytes);
     std::array<std::uint8_t, kTrailerBytes> tail{};
-    if (!read(frame.payload) || !read(tail)) return std::nullopt;
+    if (!read_padding(header->count * kDescriptorBytes)) return std::nullopt;
+    frame.payload_at = position_;
+    if (!read(frame.payload) || !read_padding(header->payload_bytes) || !read(tail)) {
+      return std::nullopt;
+    }
     const auto trailer = parse_trailer(tail);
     if (!trailer) return std::nullopt;
     frame.trailer = *trailer;
@@ -395,6 +408,10 @@ class RawTarget {
   }
 
  private:
+  bool read_padding(std::uint64_t bytes) {
+    std::array<std::uint8_t, kStreamAlignment> padding{};
+    return read(std::span(padding).first(stream_padding(bytes)));
+  }
   static bool readable(int fd, int timeout_ms) {
     pollfd polled{fd, POLLIN, 0};
     return ::poll(&polled, 1, timeout_ms) == 1;
@@ -409,13 +426,46 @@ class RawTarget {
       const ssize_t got = ::recv(fd_.get(), bytes.data(), bytes.size(), 0);
       if (got <= 0) return false;
       bytes = bytes.subspan(static_cast<std::size_t>(got));
+      position_ += static_cast<std::uint64_t>(got);
     }
     return true;
   }
 
+  std::uint64_t position_ = 0;  // in what the source has sent
   tcp::Listener listener_;
   Fd fd_;
 };
+
+TEST(TcpSource, PayloadsStandAtMultiplesOfTheStreamsAlignment) {
+  constexpr Shape kShape{1, 4'096, 8};
+  std::atomic<std::uint64_t> clock{0};
+  RecordingSink sink(clock);
+  Pool pool(kShape);
+  TransportConfig config;
+  config.lanes_per_peer = 1;
+  auto source = std::move(make_transport("tcp", config, sink).value());
+  ASSERT_TRUE(source->register_regions(pool.regions()));
+  RawTarget target;
+  SessionLink link;
+  link.epoch = SessionEpoch(1);
+  link.peer_blob = encode_blob(target.blob());
+  link.peer_item_bytes = {kShape.item_bytes};
+  ASSERT_TRUE(source->open_session(link));
+  ASSERT_TRUE(target.welcome(link.secret));
+  Write write;
+  for (const std::uint64_t length : {1U, 100U, 4'096U, 4'095U, 64U}) {
+    write.ticket = TicketId(write.ticket.value() + 1);
+    write.length = length;
+    source->post(link.epoch, std::span(&write, 1));
+    auto frame = target.read_frame();
+    while (frame && frame->header.type != FrameType::kData) frame = target.read_frame();
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(frame->payload.size(), length);
+    EXPECT_EQ(frame->payload_at % kStreamAlignment, 0U) << length;
+    ASSERT_TRUE(target.acknowledge(*frame, WriteResult::kLanded));
+    ASSERT_TRUE(sink.wait_outcome(write.ticket.value()));
+  }
+}
 
 // Gives a grant up while its source is filling a slow target's socket and reuses the pages at once.
 // Sets saw_zeros when that met a frame in mid-payload; it may also meet one between payload and

@@ -71,6 +71,7 @@ TEST_P(TcpListener, OutlivesDamagedFramesOfItsOwnSessionsWriter) {
   header.count = 1;
   append_header(resolve, header);
   append_resolve_entry(resolve, {TicketId(1), GrantSlot(1), Generation(1)});
+  append_stream_padding(resolve, resolve.size());
   corpus.push_back(resolve);
 
   const ProcessState before;

@@ -1,11 +1,11 @@
 #include "data_plane/lanes/event_loop.h"
 
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -20,10 +20,10 @@ constexpr std::size_t kEventsPerTurn = 128;
 
 EventLoop::~EventLoop() { stop(); }
 
-Status EventLoop::open(Duration period, std::function<void(Instant)> on_tick,
+Status EventLoop::open(Settings settings, std::function<void(Instant)> on_tick,
                        ThreadPlacePtr place) {
   place_ = std::move(place);
-  period_ = period;
+  settings_ = settings;
   on_tick_ = std::move(on_tick);
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.is_open()) return fail(FailureCode::kOperatingSystem, errno_text("epoll_create1"));
@@ -110,18 +110,32 @@ void EventLoop::run() {
   }
 }
 
+int EventLoop::wait_for_events(std::span<epoll_event> events, int timeout_ms) {
+  const auto wait = [&](int at_most_ms) {
+    return ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), at_most_ms);
+  };
+  while (timeout_ms != 0 && monotonic_now() < awake_until_) {
+    if (const int count = wait(0); count != 0) {
+      place_->works();  // the next turn, though nobody has slept
+      return count;
+    }
+  }
+  place_->waits();
+  const int count = wait(timeout_ms);
+  place_->works();
+  return count;
+}
+
 void EventLoop::turn_until_stopped() {
   std::array<epoll_event, kEventsPerTurn> events{};
-  Instant next_tick = monotonic_now() + period_;
+  Instant next_tick = monotonic_now() + settings_.period;
   for (;;) {
     int timeout_ms = -1;
     if (ticking_) {
       const auto left = std::chrono::ceil<milliseconds>(next_tick - monotonic_now());
       timeout_ms = static_cast<int>(std::max<std::int64_t>(0, left.count()));
     }
-    place_->waits();
-    const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsPerTurn, timeout_ms);
-    place_->works();
+    const int count = wait_for_events(events, timeout_ms);
     now_ = monotonic_now();
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
@@ -137,9 +151,10 @@ void EventLoop::turn_until_stopped() {
     // sent.
     const bool more_to_read = count == static_cast<int>(kEventsPerTurn);
     now_ = monotonic_now();
+    if (std::exchange(stays_awake_, false)) awake_until_ = now_ + settings_.poll;
     if (ticking_ && !more_to_read && now_ >= next_tick) {
       on_tick_(now_);
-      next_tick = now_ + period_;
+      next_tick = now_ + settings_.period;
     }
   }
 }

@@ -3,10 +3,13 @@
 // add, change, remove and the handlers run on the loop's thread, or before start and after stop.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -33,9 +36,14 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
+  struct Settings {
+    Duration period{};  // between two ticks
+    Duration poll{};    // see stay_awake(); zero: sleep at once
+  };
+
   // on_tick runs every period while wants_ticks(true) is in force. place: where the thread is
   // listed.
-  Status open(Duration period, std::function<void(Instant now)> on_tick, ThreadPlacePtr place);
+  Status open(Settings settings, std::function<void(Instant now)> on_tick, ThreadPlacePtr place);
   void start();
   // Runs what was posted before, then ends the thread. Tasks posted afterwards are dropped.
   void stop();
@@ -46,21 +54,27 @@ class EventLoop {
   Token add(int fd, std::uint32_t epoll_events, Handler* handler);
   void change(Token token, int fd, std::uint32_t epoll_events);
   void remove(Token token, int fd);
+  // More is likely to follow soon: after this turn the loop polls for it for Settings::poll before
+  // it sleeps, since a core that has gone idle takes its time to wake up.
+  void stay_awake() { stays_awake_ = true; }
   // Monotonic time at the start of this turn of the loop.
   Instant now() const { return now_; }
 
  private:
   void run();
   void turn_until_stopped();
+  int wait_for_events(std::span<epoll_event> events, int timeout_ms);
   bool run_tasks();
 
   ThreadPlacePtr place_;
   Fd epoll_;
   Fd wake_;
-  Duration period_{};
+  Settings settings_;
   std::function<void(Instant)> on_tick_;
   bool ticking_ = false;
   Instant now_{};
+  bool stays_awake_ = false;
+  Instant awake_until_{};
   Token next_token_ = 1;
   std::unordered_map<Token, Handler*> handlers_;
 

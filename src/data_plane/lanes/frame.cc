@@ -1,5 +1,7 @@
 #include "data_plane/lanes/frame.h"
 
+#include <algorithm>
+
 #include "data_plane/lanes/fields.h"
 
 namespace kvferry::data_plane {
@@ -14,6 +16,18 @@ constexpr std::uint8_t kDigestsFlag = 1;
 constexpr std::uint8_t kBlobVersion = 1;
 constexpr std::size_t kMaxHostBytes = 64;
 constexpr std::size_t kMaxPathBytes = 107;  // of a Unix socket
+// Zeros, that a later version may use.
+constexpr std::size_t kHeaderReserve = kHeaderBytes - 40;
+constexpr std::size_t kTrailerReserve = kTrailerBytes - 8;
+constexpr std::size_t kResponseReserve = kResponseBytes - 88;
+
+void put_zeros(std::vector<std::uint8_t>& out, std::size_t bytes) {
+  out.resize(out.size() + bytes);
+}
+
+bool all_zero(std::span<const std::uint8_t> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::uint8_t byte) { return byte == 0; });
+}
 
 }  // namespace
 
@@ -27,6 +41,7 @@ void append_header(std::vector<std::uint8_t>& out, const FrameHeader& header) {
   put(out, header.payload_bytes);
   put(out, header.generation);
   put(out, header.sequence);
+  put_zeros(out, kHeaderReserve);
 }
 
 std::optional<FrameHeader> parse_header(std::span<const std::uint8_t, kHeaderBytes> bytes) {
@@ -48,6 +63,7 @@ std::optional<FrameHeader> parse_header(std::span<const std::uint8_t, kHeaderByt
   header.payload_bytes = fields.take<std::uint64_t>();
   header.generation = fields.take<std::uint64_t>();
   header.sequence = fields.take<std::uint64_t>();
+  if (!all_zero(fields.rest())) return std::nullopt;
   return header;
 }
 
@@ -96,13 +112,18 @@ ResolveEntry parse_resolve_entry(std::span<const std::uint8_t, kResolveEntryByte
 void append_trailer(std::vector<std::uint8_t>& out, Trailer trailer) {
   put(out, kTrailerMagic);
   put(out, std::uint32_t{trailer == Trailer::kVoid ? 1U : 0U});
+  put_zeros(out, kTrailerReserve);
+}
+
+void append_stream_padding(std::vector<std::uint8_t>& out, std::uint64_t bytes) {
+  put_zeros(out, stream_padding(bytes));
 }
 
 std::optional<Trailer> parse_trailer(std::span<const std::uint8_t, kTrailerBytes> bytes) {
   Fields fields(bytes);
   if (fields.take<std::uint32_t>() != kTrailerMagic) return std::nullopt;
   const auto verdict = fields.take<std::uint32_t>();
-  if (verdict > 1) return std::nullopt;
+  if (verdict > 1 || !all_zero(fields.rest())) return std::nullopt;
   return verdict == 1 ? Trailer::kVoid : Trailer::kValid;
 }
 
@@ -133,6 +154,7 @@ std::vector<std::uint8_t> encode_response(const LaneResponse& response) {
   put(out, std::uint32_t{0});
   put_bytes(out, response.nonce);
   put_bytes(out, response.proof);
+  put_zeros(out, kResponseReserve);
   return out;
 }
 
@@ -147,6 +169,7 @@ std::optional<LaneResponse> parse_response(std::span<const std::uint8_t, kRespon
   fields.take<std::uint32_t>();
   response.nonce = fields.take_array<32>();
   response.proof = fields.take_array<32>();
+  if (!all_zero(fields.rest())) return std::nullopt;
   return response;
 }
 

@@ -7,6 +7,9 @@
 //                    header                                        (heartbeat)
 // Target to source:  header, one result byte per write             (ack, resolved)
 //                    header                                        (heartbeat)
+//
+// In a tcp stream each part that a source sends is filled up with zeros to a multiple of
+// kStreamAlignment, so that payloads stand at multiples of it wherever the kernel keeps them.
 #pragma once
 
 #include <array>
@@ -49,11 +52,19 @@ struct ResolveEntry {
   Generation generation;
 };
 
-inline constexpr std::size_t kHeaderBytes = 40;
+// Pages are aligned, and the kernel copies to and from the stream's buffers with "rep movsb". On
+// current x86 that is a quarter slower for a source that is no multiple of 32, and four times for a
+// target that is a few bytes past its source (modulo 4096).
+inline constexpr std::size_t kStreamAlignment = 64;
+constexpr std::size_t stream_padding(std::uint64_t bytes) {
+  return (kStreamAlignment - bytes % kStreamAlignment) % kStreamAlignment;
+}
+
+inline constexpr std::size_t kHeaderBytes = 64;
 inline constexpr std::size_t kDescriptorBytes = 32;
 inline constexpr std::size_t kDigestBytes = 8;
 inline constexpr std::size_t kResolveEntryBytes = 24;
-inline constexpr std::size_t kTrailerBytes = 8;
+inline constexpr std::size_t kTrailerBytes = 64;
 inline constexpr std::uint32_t kMaxFrameWrites = 1'024;
 inline constexpr std::uint32_t kMaxResolveEntries = 1'024;
 
@@ -74,6 +85,8 @@ ResolveEntry parse_resolve_entry(std::span<const std::uint8_t, kResolveEntryByte
 // void: the writer gave the frame up while it was being sent.
 enum class Trailer : std::uint8_t { kValid, kVoid };
 void append_trailer(std::vector<std::uint8_t>& out, Trailer trailer);
+// What follows on so many bytes of descriptors, entries or payload.
+void append_stream_padding(std::vector<std::uint8_t>& out, std::uint64_t bytes);
 std::optional<Trailer> parse_trailer(std::span<const std::uint8_t, kTrailerBytes> bytes);
 
 // Handshake: the target sends a challenge, the source answers with its proof, the target welcomes
@@ -88,7 +101,7 @@ struct LaneResponse {
 };
 
 inline constexpr std::size_t kChallengeBytes = 40;
-inline constexpr std::size_t kResponseBytes = 88;
+inline constexpr std::size_t kResponseBytes = 128;
 inline constexpr std::size_t kWelcomeBytes = 40;
 
 std::vector<std::uint8_t> encode_challenge(const Nonce& nonce);

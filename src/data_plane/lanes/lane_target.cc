@@ -146,7 +146,8 @@ Status LaneTarget::start() {
                                                kMinTick, kMaxTick);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (auto opened = parts_[i]->loop.open(
-            period, [this, i](Instant now) { tick(i, now); },
+            {period, std::chrono::microseconds(config_.lane_poll_us)},
+            [this, i](Instant now) { tick(i, now); },
             enrol(config_.threads, fmt::format("kvf-receive-{}", i), "receives what peers write"));
         !opened) {
       return opened;

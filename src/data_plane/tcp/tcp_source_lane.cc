@@ -203,6 +203,7 @@ bool TcpSourceLane::handle_answer(const FrameHeader& header,
 
 void TcpSourceLane::ask(std::uint64_t request, std::uint32_t lost_serial, const OutFrame& frame) {
   append_question(questions_, request, lost_serial, frame);
+  append_stream_padding(questions_, questions_.size());
   pump();
 }
 
@@ -228,6 +229,7 @@ void TcpSourceLane::start_frame(OutFramePtr frame) {
     if (!header.has_digests) continue;
     append_digest(head_, page_digest({owner_.source_address(write), write.length}));
   }
+  append_stream_padding(head_, head_.size());
 }
 
 void TcpSourceLane::pump() {
@@ -256,6 +258,7 @@ void TcpSourceLane::pump() {
       return;
     }
     last_sent_ = loop_.now();
+    if (current_) loop_.stay_awake();
     consume(static_cast<std::uint64_t>(sent));
     if (current_ && write_index_ == current_->writes.size()) finish_payload();
   }
@@ -319,6 +322,7 @@ void TcpSourceLane::finish_payload() {
   // The trailer is decided after the last source byte was read: a frame whose grant was given up
   // before that may hold bytes of the page's next use.
   is_void_ = is_void_ || owner_.is_given_up(current_->slot, current_->generation);
+  append_stream_padding(small_, current_->payload_bytes);
   append_trailer(small_, is_void_ ? Trailer::kVoid : Trailer::kValid);
   unanswered_.add(std::move(current_));
 }

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 namespace kvferry::data_plane::tcp {
 namespace {
 
 // Steps of one lane before the others of its loop get their turn.
-constexpr int kStepsPerTurn = 64;
+constexpr int kStepsPerTurn = 16;
 // A source that does not read its answers is not read from either.
 constexpr std::size_t kMaxOutputBytes = 256U << 10;
 // Answers held back for a first copy; a source that sends more second copies than this is not ours.
@@ -40,6 +41,14 @@ void TcpTargetLane::expect(Stage stage, std::size_t bytes) {
   if (input_.size() < bytes) input_.resize(bytes);
 }
 
+void TcpTargetLane::expect_padded(Stage stage, std::size_t bytes) {
+  expect(stage, bytes + stream_padding(bytes));
+}
+
+void TcpTargetLane::expect_trailer() {
+  expect(Stage::kTrailer, stream_padding(header_.payload_bytes) + kTrailerBytes);
+}
+
 void TcpTargetLane::on_ready(std::uint32_t epoll_events) {
   if ((epoll_events & EPOLLOUT) != 0) flush();
   if (is_closed() || (epoll_events & ~static_cast<std::uint32_t>(EPOLLOUT)) == 0) return;
@@ -53,12 +62,65 @@ void TcpTargetLane::on_ready(std::uint32_t epoll_events) {
 }
 
 TcpTargetLane::Step TcpTargetLane::read_step() {
-  if (stage_ == Stage::kPayload) return read_payload();
-  const Step step = read_exactly(input_wanted_);
-  if (step != Step::kMoved || input_size_ < input_wanted_) return step;
+  // Bytes keep their place modulo the stream's alignment.
+  const std::span<std::byte> room = reader_.scratch().subspan(received_ % kStreamAlignment);
+  const std::ptrdiff_t got = ::recv(fd_.get(), room.data(), room.size(), 0);
+  if (got == 0) {
+    lose(FailureCode::kPeerLost, "the source closed the lane", FailureWhere::kPeer);
+    return Step::kLost;
+  }
+  if (got < 0) {
+    if (errno == EAGAIN || errno == EINTR) return Step::kNothing;
+    lose(FailureCode::kPeerLost, errno_text("recv"), FailureWhere::kPath);
+    return Step::kLost;
+  }
+  received_ += static_cast<std::uint64_t>(got);
+  last_received_ = loop_.now();
+  take_in(room.first(static_cast<std::size_t>(got)));
+  return is_closed() ? Step::kLost : Step::kMoved;
+}
+
+void TcpTargetLane::take_in(std::span<const std::byte> bytes) {
+  while (!bytes.empty() && !is_closed()) {
+    bytes = stage_ == Stage::kPayload ? take_payload(bytes) : take_message(bytes);
+  }
+}
+
+std::span<const std::byte> TcpTargetLane::take_payload(std::span<const std::byte> bytes) {
+  loop_.stay_awake();
+  frame_.move_part(
+      reader_,
+      [&](std::span<const iovec> places) {
+        const std::size_t before = bytes.size();
+        for (const iovec& place : places) {
+          const std::size_t n = std::min(place.iov_len, bytes.size());
+          if (n == 0) break;
+          std::memcpy(place.iov_base, bytes.data(), n);
+          bytes = bytes.subspan(n);
+        }
+        return static_cast<std::ptrdiff_t>(before - bytes.size());
+      },
+      [&](std::span<const iovec> places) {
+        const std::size_t n = std::min(places.front().iov_len, bytes.size());
+        bytes = bytes.subspan(n);
+        return static_cast<std::ptrdiff_t>(n);
+      });
+  if (frame_.payload_complete()) expect_trailer();
+  return bytes;
+}
+
+std::span<const std::byte> TcpTargetLane::take_message(std::span<const std::byte> bytes) {
+  const std::size_t n = std::min(input_wanted_ - input_size_, bytes.size());
+  std::memcpy(input_.data() + input_size_, bytes.data(), n);
+  input_size_ += n;
+  if (input_size_ == input_wanted_) on_message();
+  return bytes.subspan(n);
+}
+
+void TcpTargetLane::on_message() {
   switch (stage_) {
     case Stage::kHeader:
-      if (!on_header()) return Step::kLost;
+      on_header();
       break;
     case Stage::kDescriptors:
       on_descriptors();
@@ -67,45 +129,14 @@ TcpTargetLane::Step TcpTargetLane::read_step() {
       on_entries();
       break;
     case Stage::kTrailer:
-      if (!on_trailer()) return Step::kLost;
+      on_trailer();
       break;
     case Stage::kPayload:
       break;
   }
-  return is_closed() ? Step::kLost : Step::kMoved;
 }
 
-TcpTargetLane::Step TcpTargetLane::read_exactly(std::size_t bytes) {
-  const std::ptrdiff_t got = ::recv(fd_.get(), input_.data() + input_size_, bytes - input_size_, 0);
-  if (got > 0) input_size_ += static_cast<std::size_t>(got);
-  return after_read(got);
-}
-
-TcpTargetLane::Step TcpTargetLane::read_payload() {
-  const std::ptrdiff_t got =
-      frame_.move_part(reader_, [this](std::span<const iovec> parts) -> std::ptrdiff_t {
-        return ::readv(fd_.get(), parts.data(), static_cast<int>(parts.size()));
-      });
-  const Step step = after_read(got);
-  if (step == Step::kMoved && frame_.payload_complete()) expect(Stage::kTrailer, kTrailerBytes);
-  return step;
-}
-
-TcpTargetLane::Step TcpTargetLane::after_read(std::ptrdiff_t got) {
-  if (got > 0) {
-    last_received_ = loop_.now();
-    return Step::kMoved;
-  }
-  if (got == 0) {
-    lose(FailureCode::kPeerLost, "the source closed the lane", FailureWhere::kPeer);
-    return Step::kLost;
-  }
-  if (errno == EAGAIN || errno == EINTR) return Step::kNothing;
-  lose(FailureCode::kPeerLost, errno_text("recv"), FailureWhere::kPath);
-  return Step::kLost;
-}
-
-bool TcpTargetLane::on_header() {
+void TcpTargetLane::on_header() {
   const auto header =
       parse_header(std::span<const std::uint8_t, kHeaderBytes>(input_.data(), kHeaderBytes));
   const char* complaint = nullptr;
@@ -128,17 +159,16 @@ bool TcpTargetLane::on_header() {
   if (complaint != nullptr) {
     lose(FailureCode::kMalformed, std::string("the lane has lost its framing: ") + complaint,
          FailureWhere::kPeer);
-    return false;
+    return;
   }
   header_ = *header;
   if (header_.type == FrameType::kData) {
-    expect(Stage::kDescriptors, std::size_t{header_.count} * descriptor_bytes());
+    expect_padded(Stage::kDescriptors, std::size_t{header_.count} * descriptor_bytes());
   } else if (header_.type == FrameType::kResolve) {
-    expect(Stage::kEntries, std::size_t{header_.count} * kResolveEntryBytes);
+    expect_padded(Stage::kEntries, std::size_t{header_.count} * kResolveEntryBytes);
   } else {
     expect(Stage::kHeader, kHeaderBytes);
   }
-  return true;
 }
 
 std::size_t TcpTargetLane::descriptor_bytes() const {
@@ -171,19 +201,19 @@ void TcpTargetLane::on_descriptors() {
   frame_.begin(reader_, session_->slots, GrantSlot(header_.slot), Generation(header_.generation),
                writes_, digests_);
   if (frame_.payload_complete()) {
-    expect(Stage::kTrailer, kTrailerBytes);
+    expect_trailer();
   } else {
     stage_ = Stage::kPayload;
   }
 }
 
-bool TcpTargetLane::on_trailer() {
-  const auto trailer =
-      parse_trailer(std::span<const std::uint8_t, kTrailerBytes>(input_.data(), kTrailerBytes));
+void TcpTargetLane::on_trailer() {
+  const auto trailer = parse_trailer(std::span<const std::uint8_t, kTrailerBytes>(
+      input_.data() + stream_padding(header_.payload_bytes), kTrailerBytes));
   if (!trailer) {
     lose(FailureCode::kMalformed, "the lane has lost its framing: no trailer after a frame",
          FailureWhere::kPeer);
-    return false;
+    return;
   }
   frame_.finish(*trailer == Trailer::kValid);
   expect(Stage::kHeader, kHeaderBytes);
@@ -200,10 +230,9 @@ bool TcpTargetLane::on_trailer() {
   } else {
     lose(FailureCode::kMalformed, "too many second copies of tickets that are under way",
          FailureWhere::kPeer);
-    return false;
+    return;
   }
   owner_.on_claims_ended(*session_);
-  return true;
 }
 
 void TcpTargetLane::retry_held_answers() {
