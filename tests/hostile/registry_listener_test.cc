@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "../unit/runtime/await.h"
+#include "support/await.h"
 #include "../unit/runtime/registry_client.h"
 #include "../unit/runtime/temp_file.h"
 #include "kvferry/bootstrap_server.h"
