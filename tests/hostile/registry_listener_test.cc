@@ -2,12 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "support/await.h"
 #include "../unit/runtime/registry_client.h"
 #include "../unit/runtime/temp_file.h"
 #include "kvferry/bootstrap_server.h"
 #include "mutate.h"
 #include "raw_socket.h"
+#include "support/await.h"
 
 namespace kvferry::hostile {
 namespace {
