@@ -97,7 +97,7 @@ function(kvferry_library_with_lab NAME)
 endfunction()
 
 # A program brings its own allocator; the library leaves that to its host. Sanitizers bring theirs.
-if(NOT KVFERRY_SANITIZE)
+if(NOT KVFERRY_SANITIZE AND NOT KVFERRY_PYTHON_MODULE)
   find_package(mimalloc REQUIRED)
 endif()
 
@@ -112,8 +112,10 @@ function(kvferry_program NAME SOURCE)
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()
 
-find_package(GTest REQUIRED)
-include(GoogleTest)
+if(NOT KVFERRY_PYTHON_MODULE)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
 
 # LABEL groups tests for ctest -L: unit, conformance, e2e.
 function(kvferry_test NAME)
