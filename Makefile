@@ -112,6 +112,7 @@ help:  ## List the targets
 
 test-venv: test-packages
 	@$(PYTHON) $(SETUP)/venv.py e2e
+	@$(PYTHON) $(SETUP)/venv.py python
 
 test-packages:
 	@$(SETUP)/packages.sh build demo test spec
