@@ -10,13 +10,18 @@ Two rules (docs: "Layers" in CONTRIBUTING.md):
           locks or randomness. This looks at each file's own lines, so a precompiled header or an
           include of an include doesn't count; the symbol check (check_core_symbols.py) sees those.
 
-lab, sim, python, tests, bench and examples may include what they like; third_party is not ours.
+python/src is bindings: public headers and its own, which lie beside each other in one folder.
+
+lab, sim, tests, bench and examples may include what they like; third_party is not ours.
 """
 
 import argparse
 import pathlib
 import re
 import sys
+
+# What the Python module sees is what any user of the library sees.
+BINDINGS = "python"
 
 # Folder of src/ -> level. A new folder gets a line here, with the level it deserves.
 LEVELS = {
@@ -30,6 +35,7 @@ LEVELS = {
     "dialect": 5,
     "serve": 7,
     "router": 7,
+    BINDINGS: 7,  # python/src
     "cli": 8,
 }
 
@@ -115,6 +121,8 @@ class Checker:
         relative = path.relative_to(self.root)
         if relative.parts[0] == "include":
             return self.group_of_public(path, 1, "/".join(relative.parts[2:]))
+        if relative.parts[0] == BINDINGS:
+            return BINDINGS
         if len(relative.parts) < 3:
             self.error(path, 1, "lies in src/ itself. Rule: each file belongs to a folder with a "
                        "level")
@@ -139,6 +147,8 @@ class Checker:
             self.error(path, line, f"includes '{name}'. Rule: paths start inside src/ or include/: "
                        f"write '{rest}'")
             return None
+        if quoted and path.is_relative_to(self.root / BINDINGS) and (path.parent / name).exists():
+            return BINDINGS
         if first in LEVELS and rest and (quoted or (self.root / "src" / name).exists()):
             return first
         if (self.root / "src" / first).is_dir() and rest:
@@ -167,6 +177,10 @@ class Checker:
                 return
             if source == OBJECTS:
                 return
+        if source == BINDINGS and target not in PUBLIC_LEVELS:
+            self.error(path, line, f"{where}. Rule: the bindings include public headers only, as any "
+                       "user of the library does")
+            return
         if target_level < source_level or (source, target) in SAME_LEVEL_ALLOWED:
             return
         if target_level == source_level:
@@ -210,7 +224,7 @@ class Checker:
                 self.check_purity(path, line, source, name)
 
     def run(self):
-        files = sorted(path for folder in ("include/kvferry", "src")
+        files = sorted(path for folder in ("include/kvferry", "src", f"{BINDINGS}/src")
                        for path in (self.root / folder).rglob("*")
                        if path.suffix in SUFFIXES and path.is_file())
         for path in files:

@@ -59,6 +59,8 @@ GOOD_TREE = {
                         '// #include "net/link.h"\n/* #include <thread>\n#include <mutex>\n*/\n',
     "src/net/link.h": '#include <zmq.hpp>\n#include <sys/socket.h>\n#include "core/event.h"\n',
     "src/runtime/driver.h": '#include "kvferry/kv_manager.h"\n#include "net/link.h"\n',
+    "python/src/gil.h": "#include <Python.h>\n",
+    "python/src/manager.cc": '#include "gil.h"\n#include "kvferry/kv_manager.h"\n',
 }
 BROKEN_FILES = [
     ("upwards", "src/core/bad.h", '#pragma once\n#include "net/link.h"\n',
@@ -84,6 +86,10 @@ BROKEN_FILES = [
      ["behind the codec"]),
     ("path upwards", "src/core/bad.cc", '#include "../net/link.h"\n', ["without '..'"]),
     ("neighbour by bare name", "src/core/bad.cc", '#include "event.h"\n', ["core/event.h"]),
+    ("private header in bindings", "python/src/bad.cc", '#include "gil.h"\n#include "base/clock.h"\n',
+     ["python/src/bad.cc:2:", "'python' (level 7)", "public headers only"]),
+    ("bindings from below", "src/runtime/bad.cc", '#include "python/gil.h"\n',
+     ["src/runtime/bad.cc:1:", "'python' (level 7)", "lower levels only"]),
     ("macro", "src/core/bad.cc", "#include HEADER\n", ["through a macro"]),
 ]
 

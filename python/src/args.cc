@@ -57,7 +57,7 @@ std::vector<BoundRegion> to_regions(nb::handle list) {
 }
 
 BoundRegion make_region(RegionKind kind, const Whole& layer, const MemoryLike& memory,
-                        const Whole& item_bytes, const MaybeWhole& item_count,
+                        const Whole& item_bytes, const Whole& item_count,
                         std::optional<MemoryKind> memory_kind, const Whole& memory_fd,
                         const Whole& memory_fd_offset) {
   BoundRegion bound;
@@ -93,7 +93,7 @@ it is destroyed. Meanwhile a bytearray can't be resized nor a mmap closed (Buffe
       .def(
           "__init__",
           [](BoundRegion* self, RegionKind kind, const Whole& layer, const MemoryLike& memory,
-             const Whole& item_bytes, const MaybeWhole& item_count,
+             const Whole& item_bytes, const Whole& item_count,
              std::optional<MemoryKind> memory_kind, const Whole& memory_fd,
              const Whole& memory_fd_offset) {
             new (self) BoundRegion(make_region(kind, layer, memory, item_bytes, item_count,
@@ -217,16 +217,16 @@ void def_range(nb::class_<BoundArgs>& type, const char* name, Range KvArgs::*mem
 }
 
 void init_args(BoundArgs* self, Role role, std::string instance, const Whole& engine_epoch,
-               const RankCoordinates& rank, std::string model_fingerprint,
+               const RankCoordinates* rank, std::string model_fingerprint,
                const Whole& page_size_tokens, const Whole& total_layers,
                const Whole& total_kv_heads, const Whole& head_dim, DType dtype,
                const RangeLike& layers, const RangeLike& heads, const Whole& vocab_size,
-               const RegionList& regions, const Numerics& numerics) {
+               const RegionList& regions, const Numerics* numerics) {
   BoundArgs args;
   args.values.role = role;
   args.values.instance = std::move(instance);
   args.values.engine_epoch = EngineEpoch(to_number<std::uint64_t>(engine_epoch, "engine_epoch"));
-  args.values.rank = rank;
+  if (rank != nullptr) args.values.rank = *rank;
   args.values.model_fingerprint = std::move(model_fingerprint);
   args.values.page_size_tokens = to_number<std::uint32_t>(page_size_tokens, "page_size_tokens");
   args.values.total_layers = to_number<std::uint32_t>(total_layers, "total_layers");
@@ -236,7 +236,7 @@ void init_args(BoundArgs* self, Role role, std::string instance, const Whole& en
   args.values.layers = to_range<LayerRange>(layers, "layers");
   args.values.heads = to_range<HeadSlice>(heads, "heads");
   args.values.vocab_size = to_number<std::uint32_t>(vocab_size, "vocab_size");
-  args.values.numerics = numerics;
+  if (numerics != nullptr) args.values.numerics = *numerics;
   args.regions = to_regions(regions);
   new (self) BoundArgs(std::move(args));
 }
@@ -269,13 +269,12 @@ void bind_kv_args(nb::module_& module) {
   nb::class_<BoundArgs> type(
       module, "KvArgs", "What one rank of an engine tells kvferry about itself once, at start.");
   type.def("__init__", &init_args, nb::arg("role") = Role::kPrefill, nb::kw_only(),
-           nb::arg("instance") = "", nb::arg("engine_epoch") = 0,
-           nb::arg("rank").sig("...") = RankCoordinates{}, nb::arg("model_fingerprint") = "",
-           nb::arg("page_size_tokens") = 0, nb::arg("total_layers") = 0,
-           nb::arg("total_kv_heads") = 0, nb::arg("head_dim") = 0, nb::arg("dtype") = DType::kF16,
-           nb::arg("layers") = nb::make_tuple(0, 0), nb::arg("heads") = nb::make_tuple(0, 0),
-           nb::arg("vocab_size") = 0, nb::arg("regions") = nb::tuple(),
-           nb::arg("numerics").sig("...") = Numerics{});
+           nb::arg("instance") = "", nb::arg("engine_epoch") = 0, nb::arg("rank") = nb::none(),
+           nb::arg("model_fingerprint") = "", nb::arg("page_size_tokens") = 0,
+           nb::arg("total_layers") = 0, nb::arg("total_kv_heads") = 0, nb::arg("head_dim") = 0,
+           nb::arg("dtype") = DType::kF16, nb::arg("layers") = nb::make_tuple(0, 0),
+           nb::arg("heads") = nb::make_tuple(0, 0), nb::arg("vocab_size") = 0,
+           nb::arg("regions") = nb::tuple(), nb::arg("numerics") = nb::none());
   add_shape(type);
   type.def_prop_rw(
       "regions",

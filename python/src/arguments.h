@@ -15,9 +15,6 @@ inline bool accept_any(PyObject*) { return true; }
 class Whole : public nb::object {  // integers.h
   NB_OBJECT_DEFAULT(Whole, nb::object, "int", accept_any)
 };
-class MaybeWhole : public nb::object {
-  NB_OBJECT_DEFAULT(MaybeWhole, nb::object, "int | None", accept_any)
-};
 class WholeList : public nb::object {  // integers.h
   NB_OBJECT_DEFAULT(WholeList, nb::object, "IntList", accept_any)
 };
@@ -31,8 +28,7 @@ class BufferLike : public nb::object {
   NB_OBJECT_DEFAULT(BufferLike, nb::object, "Buffer", accept_any)
 };
 class OptionsLike : public nb::object {  // options.h
-  NB_OBJECT_DEFAULT(OptionsLike, nb::object, "Options | Mapping[str, OptionValue] | None",
-                    accept_any)
+  NB_OBJECT_DEFAULT(OptionsLike, nb::object, "Options | Mapping[str, OptionValue]", accept_any)
 };
 class OptionValue : public nb::object {  // options.h
   NB_OBJECT_DEFAULT(OptionValue, nb::object, "OptionValue", accept_any)

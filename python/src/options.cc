@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cctype>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -131,9 +132,10 @@ void add_attribute(nb::class_<Options>& type, const OptionRow& row) {
   const std::string set =
       fmt::format("def {}(self, value: {}, /) -> None", row.name, type_name(kind));
   const std::string fallback = row.get(Options{});
-  const std::string doc =
-      fmt::format("{}{}{}. Default: {}.", row.help, row.unit.empty() ? "" : ", in ", row.unit,
-                  fallback.empty() ? "empty" : fallback);
+  std::string doc(row.help);
+  doc[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(doc[0])));
+  doc += fmt::format("{}. Default: {}.", row.unit.empty() ? "" : fmt::format(" ({})", row.unit),
+                     fallback.empty() ? "empty" : fallback);
   type.def_prop_rw(
       row.name.data(), [at, kind](const Options& self) { return get_option(self, *at, kind); },
       [at](Options& self, const OptionValue& value) {

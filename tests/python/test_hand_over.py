@@ -17,7 +17,8 @@ def test_bytes_arrive(server, lender, transport):
     assert not room.arrived()  # The comparison can fail.
     room.grant()
     room.await_grant()
-    assert pair.prefill.pairs()[0].path == transport
+    ranks.await_that(pair.prefill, lambda: [state.path for state in pair.prefill.pairs()] == [transport],
+                     f"pair over {transport}")
     room.sender.send(room.source[:1])
     room.sender.send(numpy.array(room.source[1:]))
     room.await_ends()

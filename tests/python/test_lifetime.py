@@ -157,6 +157,7 @@ def test_logging_needs_no_gil(tmp_path):
     token.write_text("secret\n")
     printed = run_script("""
         import ctypes, os, select, socket
+        pair.stop()  # It could have a line of its own to write.
         read, write = os.pipe()
         os.dup2(write, 2)
         options = kvferry.BootstrapServerOptions(cluster_token_file=os.environ["TOKEN"])

@@ -60,18 +60,13 @@ def test_every_name_of_the_headers_is_there():
 
 
 def test_import_loads_nothing_heavy():
-    script = ("import sys; before = set(sys.modules); import kvferry; "
-              "print(*sorted(set(sys.modules) - before))")
-    printed = subprocess.run([sys.executable, "-I", "-S", "-c",
-                              f"import sys; sys.path[:0] = {sys.path!r}; {script}"],
-                             capture_output=True, text=True, check=True).stdout.split()
-    own = {name for name in printed if name.split(".")[0] == "kvferry"}
-    assert own == {"kvferry", "kvferry._kvferry"}
-    assert set(printed) - own <= {"atexit", "enum", "types", "functools", "operator", "collections",
-                                  "reprlib", "keyword", "itertools", "_operator", "_collections",
-                                  "_functools", "_collections_abc", "os", "stat", "posixpath",
-                                  "genericpath", "os.path", "builtins", "re"} | {
-                                      name for name in printed if name.startswith("nanobind")}
+    # The standard library's part is small and is there already when most programs start.
+    script = (f"import sys; sys.path[:0] = {sys.path!r}; import atexit, enum, os; "
+              "before = set(sys.modules); import kvferry; print(*set(sys.modules) - before)")
+    printed = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True,
+                             text=True, check=True).stdout.split()
+    loaded = {name for name in printed if not name.startswith("nanobind")}
+    assert loaded == {"kvferry", "kvferry._kvferry"}
 
 
 @pytest.mark.parametrize("arguments", [["--transport", "shm"], ["--transport", "tcp"],

@@ -118,6 +118,7 @@ def test_reports(pair):
     room.grant()
     room.await_grant()
     assert json.loads(pair.prefill.dump_status())
+    ranks.await_that(pair.prefill, lambda: any(state.path for state in pair.prefill.pairs()), "path")
     (state,) = pair.prefill.pairs()
     assert state.ready and state.instance == "decode" and state.path == "tcp"
     assert state.peer == pair.decode.control_endpoint()
