@@ -154,7 +154,7 @@ def test_forked_child_is_told_and_harms_nothing():
 def test_logging_needs_no_gil(tmp_path):
     # The thread that holds the GIL waits in C for a line that a thread of the library has to write.
     token = tmp_path / "token"
-    token.write_text("secret\n")
+    token.write_text("a token that nobody can guess\n")
     printed = run_script("""
         import ctypes, os, select, socket
         pair.stop()  # It could have a line of its own to write.
