@@ -14,7 +14,9 @@ import ranks
 from kvferry import FailureCode, KvPoll
 
 PROLOGUE = f"""
-import sys
+import atexit, sys
+at_end = []  # Called after what the package does at the exit.
+atexit.register(lambda: [print(call()) for call in at_end])
 sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
 import kvferry, ranks
 pair = ranks.Pair()
@@ -85,6 +87,16 @@ def test_handles_outlive_their_manager_object(server):
 ], ids=["globals", "rooms", "cycle", "modules", "stopped", "SystemExit"])
 def test_exit_with_open_rooms(body):
     assert run_script(body) == "end\n"
+
+
+def test_exit_stops_what_nobody_destroys():
+    printed = run_script("""
+        cycle = [pair, rooms]
+        cycle.append(cycle)
+        at_end.append(lambda: rooms[0].sender.failure().code.name)
+        at_end.append(lambda: rooms[0].receiver.failure().code.name)
+        """)
+    assert printed == "ShuttingDown\nShuttingDown\n"
 
 
 def test_exit_while_daemon_threads_call():
