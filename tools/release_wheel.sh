@@ -7,8 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=.cache/venv-python/bin/python
-command -v patchelf >/dev/null ||
-  { echo "release_wheel: patchelf is missing; fix: apt-get install patchelf" >&2; exit 2; }
+tools/setup/packages.sh build test wheel
 /usr/bin/python3 tools/setup/venv.py python
 /usr/bin/python3 tools/python_module.py
 
