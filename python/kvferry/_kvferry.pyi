@@ -25,13 +25,17 @@ class SupportsDlpack(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+__version__: str
+
+# Numpy's arrays declare a buffer to type checkers from Python 3.12 on only; DLPack they do in any.
+ArrayBuffer: TypeAlias = Buffer | SupportsDlpack
 # One-dimensional whole numbers: a list or tuple, or any buffer of signed or unsigned integers of 1 to
 # 8 bytes (numpy int32, int64, uint32, uint64, array.array ...). The error for a value that is out of
 # range names index and value.
-IntList: TypeAlias = Sequence[int] | Buffer
+IntList: TypeAlias = Sequence[int] | ArrayBuffer
 # Memory: (pointer, bytes), anything with a contiguous buffer (bytearray, memoryview, numpy, mmap) or
 # with __dlpack__ (a torch tensor).
-Memory: TypeAlias = tuple[int, int] | Buffer | SupportsDlpack
+Memory: TypeAlias = tuple[int, int] | ArrayBuffer
 # A Binding, or what one can be made of: an integer below 2**128, 16 bytes (big endian), 32 hexadecimal
 # digits, a uuid.UUID.
 BindingLike: TypeAlias = Binding | int | bytes | str | Any
@@ -1297,7 +1301,7 @@ class KvManager:
     def __exit__(self, exc_type: type[BaseException] | None = None, exc_value: BaseException | None = None, traceback: types.TracebackType | None = None) -> None:
         """Calls stop()."""
 
-    def poll_many(self, ids: Buffer, statuses: Buffer) -> None:
+    def poll_many(self, ids: ArrayBuffer, statuses: ArrayBuffer) -> None:
         """
         Fills statuses[i] with the status of handle ids[i], without allocating.
 

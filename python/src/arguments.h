@@ -25,7 +25,7 @@ class MemoryLike : public nb::object {  // memory.h
   NB_OBJECT_DEFAULT(MemoryLike, nb::object, "Memory", accept_any)
 };
 class BufferLike : public nb::object {
-  NB_OBJECT_DEFAULT(BufferLike, nb::object, "Buffer", accept_any)
+  NB_OBJECT_DEFAULT(BufferLike, nb::object, "ArrayBuffer", accept_any)
 };
 class OptionsLike : public nb::object {  // options.h
   NB_OBJECT_DEFAULT(OptionsLike, nb::object, "Options | Mapping[str, OptionValue]", accept_any)

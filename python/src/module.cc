@@ -22,6 +22,8 @@ raises TypeError. What goes wrong later in a room is never raised: poll() says F
 Threads: every method may be called from any thread, those of one sender or receiver from one thread at a
 time. Calls that do work release the GIL; no thread of the library ever needs it.)";
   module.attr("__version__") = KVFERRY_VERSION;
+  // What a program still refers to when it ends is nobody's leak.
+  nb::set_leak_warnings(false);
 
   const auto live = std::make_shared<py::LiveObjects>();
   py::bind_enums(module);

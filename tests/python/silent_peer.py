@@ -134,13 +134,13 @@ class Engine:
         self.free = list(range(PAGES))
         self.rooms = {}  # id -> (peer, receiver, pages, tick of its abort)
         self.number = 0
-        self.times = []
+        self.times = []  # (seconds, call)
         self.ended = []  # (peer, status, failure)
 
     def timed(self, call, *arguments):
         started = time.perf_counter()
         result = call(*arguments)
-        self.times.append(time.perf_counter() - started)
+        self.times.append((time.perf_counter() - started, call.__name__))
         return result
 
     def open(self, peer, child, registry=None, abort_at=None):
@@ -273,8 +273,9 @@ def run(seconds, check, beside):
         for child in (*peers.values(), registry):
             child.kill()
     times = sorted(engine.times)
-    p999, longest = times[len(times) * 999 // 1000], times[-1]
-    print(f"{len(times)} calls of the engine's thread: p99.9 {p999 * 1e3:.2f} ms, max {longest * 1e3:.2f} ms; "
+    (p999, _), (longest, slowest) = times[len(times) * 999 // 1000], times[-1]
+    print(f"{len(times)} calls of the engine's thread: p99.9 {p999 * 1e3:.2f} ms, "
+          f"max {longest * 1e3:.2f} ms ({slowest}); "
           f"{sum(peer == 'p0' for peer, *_ in engine.ended)} rooms at p0; "
           f"counter at {share:.0%} of {nominal_per_s}/s")
     if check and (longest >= MAX_CALL_S or p999 >= P999_CALL_S or share < COUNTER_SHARE):

@@ -30,7 +30,7 @@ def test_stub_agrees_with_the_module(tmp_path):
                                               str(STUB), "the module"))
     assert made == kept, f"{difference}\nfix: tools/python_stub.py"
     # The comparison sees a change: the module's own words are in it.
-    assert "def poll_many(self, ids: Buffer, statuses: Buffer) -> None:" in made
+    assert "def poll_many(self, ids: ArrayBuffer, statuses: ArrayBuffer) -> None:" in made
     compile(made, STUB.name, "exec")
 
 
