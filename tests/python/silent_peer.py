@@ -5,7 +5,7 @@
 
 One decode rank (this process) and prefill ranks p0, p1, p3 and a registry (processes of their own). In the
 course of S seconds p1 is stopped, p3 is killed and its port taken by a listener that never reads, the
-registry is stopped, and rooms are opened at a registry whose address is not routed. All the while this
+registry is stopped, and rooms are opened at a registry whose address swallows every connect. All the while this
 process' main thread works as an engine does, each millisecond: it polls, takes pages back, opens rooms at
 the sound peer and opens and aborts rooms at the silent ones. A second thread dumps the status, a third
 counts milliseconds.
@@ -39,7 +39,6 @@ from kvferry import KvPoll
 PAGES = 2_048
 ROOM_PAGES = 4
 DOOMED_ROOMS = 8
-UNROUTED = "192.0.2.1:7"  # TEST-NET-1
 OPTIONS = {"transport": "tcp", "heartbeat_interval_ms": 100, "heartbeat_timeout_ms": 1_000,
            "session_grace_ms": 500, "lane_heartbeat_ms": 250, "lane_timeout_ms": 1_000}
 MAX_CALL_S = 0.050
@@ -125,12 +124,13 @@ class Beside:
 class Engine:
     """The decode rank and its thread's calls, each of them timed."""
 
-    def __init__(self, registry):
+    def __init__(self, registry, swallower):
         memory = ranks.Memory(pages=PAGES)
         self.registry = registry
+        self.swallower = swallower
         self.manager = kvferry.KvManager(
             ranks.kv_args(kvferry.Role.Decode, memory.regions()),
-            OPTIONS | {"bootstrap_addresses": [registry], "bootstrap_allow": [UNROUTED]})
+            OPTIONS | {"bootstrap_addresses": [registry], "bootstrap_allow": [swallower]})
         self.free = list(range(PAGES))
         self.rooms = {}  # id -> (peer, receiver, pages, tick of its abort)
         self.number = 0
@@ -186,6 +186,16 @@ def squat(address):
     return listener
 
 
+def swallow():
+    """A listener whose full queue makes the kernel drop each further SYN, and what keeps it full."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+    callers = [socket.socket() for _ in range(4)]
+    for caller in callers:
+        caller.setblocking(False)
+        caller.connect_ex(listener.getsockname())
+    return [listener, *callers]
+
+
 def play(engine, peers, registry, seconds):
     """The sequence; returns the listener that took p3's port."""
     started = time.monotonic()
@@ -203,7 +213,7 @@ def play(engine, peers, registry, seconds):
         if tick % 16 == 4 and elapsed >= seconds * 20 / 60:
             engine.open(["p1", "p3"][tick // 16 % 2], None, abort_at=tick + 8)
         if tick % 256 == 12 and elapsed >= seconds * 25 / 60:
-            engine.open("nobody", None, registry=UNROUTED, abort_at=tick + 64)
+            engine.open("nobody", None, registry=engine.swallower, abort_at=tick + 64)
         engine.step(tick)
         tick += 1
         time.sleep(max(0.0, started + tick * 0.001 - time.monotonic()))
@@ -244,7 +254,8 @@ def run(seconds, check, beside):
     """Exit code. beside: what further threads do, over and over."""
     registry = Child("--registry")
     peers = {name: Child("--rank", name, registry.address) for name in ("p0", "p1", "p3")}
-    engine = Engine(registry.address)
+    sockets = swallow()
+    engine = Engine(registry.address, "{}:{}".format(*sockets[0].getsockname()))
     idle = Beside(sleep_once)
     time.sleep(1)
     nominal_per_s = idle.end()
@@ -262,16 +273,17 @@ def run(seconds, check, beside):
         counter = Beside(sleep_once)
         others = [Beside(step) for step in beside]
         others.append(Beside(lambda: (engine.manager.dump_status(), time.sleep(0.1))))
-        listener = play(engine, peers, registry, seconds)
+        sockets.append(play(engine, peers, registry, seconds))
         share = counter.end() / (time.monotonic() - began) / nominal_per_s
         for other in others:
             other.end()
         wrong = judge(engine, peers)
-        listener.close()
     finally:
         engine.manager.stop()
         for child in (*peers.values(), registry):
             child.kill()
+        for each in sockets:
+            each.close()
     times = sorted(engine.times)
     (p999, _), (longest, slowest) = times[len(times) * 999 // 1000], times[-1]
     print(f"{len(times)} calls of the engine's thread: p99.9 {p999 * 1e3:.2f} ms, "
