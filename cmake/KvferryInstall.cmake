@@ -4,6 +4,15 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
+# The folders below found these for themselves; their targets are known there only.
+find_package(Boost 1.81 REQUIRED COMPONENTS json)
+find_package(PkgConfig REQUIRED)
+find_package(prometheus-cpp REQUIRED COMPONENTS core)
+find_package(spdlog REQUIRED)
+pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
+
 set(KVFERRY_ARCHIVE_FOLDERS kvferry_base kvferry_wire kvferry_layout kvferry_core kvferry_data_plane
     kvferry_http kvferry_net kvferry_runtime)
 set(KVFERRY_OBJECTS)
