@@ -21,11 +21,11 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CORPUS = ROOT / "tests/fuzz/corpus"
-TARGETS = ["frame", "aux", "layout", "room"]
+TARGETS = ["frame", "aux", "layout", "room", "sglang"]
 MAX_FILES = 200
 MAX_BYTES = 4096
 # Longer inputs of these add nothing but time.
-MAX_LEN = {"frame": 4096, "aux": 256, "layout": 512, "room": 600}
+MAX_LEN = {"frame": 4096, "aux": 256, "layout": 512, "room": 600, "sglang": 2048}
 INPUT_TIMEOUT_S = 20  # one input; a hang is a finding
 # Small inputs, many of them: the allocator's quarantine would only fill memory.
 ASAN = "quarantine_size_mb=8:detect_leaks=1"

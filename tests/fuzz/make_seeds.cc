@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../unit/dialect/golden.h"
 #include "../unit/wire/samples.h"
 #include "room_scenes.h"
 #include "wire/aux_record.h"
@@ -110,6 +111,20 @@ void write_rooms(Writer writer) {
   }
 }
 
+// What real SGLang sent, in the form that fuzz_sglang.cc reads.
+void write_sglang(Writer writer) {
+  for (const sglang::GoldenMessage& message : sglang::read_golden(KVFERRY_SGLANG_GOLDEN_DIR)) {
+    const unsigned role = message.listener.role == Role::kPrefill ? 0 : 3;
+    Bytes bytes{static_cast<std::uint8_t>(static_cast<unsigned>(message.listener.flavour) + role)};
+    for (const sglang::Frame& frame : message.frames) {
+      bytes.push_back(static_cast<std::uint8_t>(frame.size()));
+      bytes.push_back(static_cast<std::uint8_t>(frame.size() >> 8));
+      bytes.insert(bytes.end(), frame.begin(), frame.end());
+    }
+    writer.write(message.name, bytes);
+  }
+}
+
 }  // namespace
 }  // namespace kvferry::fuzz
 
@@ -123,5 +138,6 @@ int main(int count, char** arguments) {
   kvferry::fuzz::write_aux({folder, "aux"});
   kvferry::fuzz::write_layouts({folder, "layout"});
   kvferry::fuzz::write_rooms({folder, "room"});
+  kvferry::fuzz::write_sglang({folder, "sglang"});
   return 0;
 }

@@ -101,6 +101,7 @@ PARTS = (
     _fuzz("aux"),
     _fuzz("layout"),
     _fuzz("room"),
+    _fuzz("sglang"),
     Part("tidy", "clang-tidy without a finding", ("build", "demo", "tidy"),
          (ARTEFACTS, [sys.executable, "tools/tidy.py", "--jobs", JOBS])),
 )
