@@ -6,6 +6,7 @@ for each process, since SGLang keeps both in module state.
 """
 
 import importlib
+import logging
 import os
 import pathlib
 import sys
@@ -39,6 +40,8 @@ def load(backend: str, bootstrap_port: int, **settings: Any) -> Any:
     if backend == "mori":
         sglang_cpu.MISSING += ("mori", "msgpack")
     sglang_cpu.load(bootstrap_port)
+    # Put there by a part of SGLang that is not loaded.
+    logging.Logger.warning_once = lambda self, text, *values: self.warning(text, *values)
     if backend == "nixl":
         use_packages_of("venv-peer-nixl")
         sys.modules["nixl"] = importlib.import_module("nixl_cu12")
