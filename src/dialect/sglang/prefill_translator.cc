@@ -1,0 +1,512 @@
+#include "dialect/sglang/prefill_translator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace kvferry::sglang {
+namespace {
+
+std::string to_text(const DecodeEndpoint& endpoint) {
+  return fmt::format("{}:{}", endpoint.ip, endpoint.port);
+}
+
+// The peer is in this process, so nothing has to be random; a nonce only has to be another one
+// each time.
+wire::Nonce nonce_of(std::uint64_t number) {
+  wire::Nonce nonce{};
+  for (std::size_t i = 0; i < sizeof(number); ++i) {
+    nonce[i] = static_cast<std::uint8_t>(number >> (8 * i));
+  }
+  return nonce;
+}
+
+std::size_t page_regions(const LayoutShape& layout) {
+  return static_cast<std::size_t>(
+      std::count_if(layout.regions.begin(), layout.regions.end(),
+                    [](const RegionShape& region) { return holds_pages(region.kind); }));
+}
+
+}  // namespace
+
+// One room of one decode rank, from its metadata until nothing is owed for it any more.
+struct PrefillTranslator::Attempt {
+  AttemptId id;
+  GrantSlot slot;
+  Generation generation;
+  bool is_granted = false;  // else it waits for the session to be live
+  RoomTarget target;
+  std::optional<std::uint32_t> aux_index;
+  std::optional<std::uint64_t> abort_generation;  // an ABORT that wants an acknowledgement
+  bool status_sent = false;
+};
+
+struct PrefillTranslator::Session {
+  MooncakeRegistration registration;
+  std::string key;  // stands for the CURVE key of one life of the peer
+  wire::Nonce nonce{};
+  std::optional<std::string> refused;  // why no room of this session is served, for good
+  bool over = false;                   // the core ended it; the next metadata greets again
+  std::optional<PeerId> peer;
+  SessionEpoch epoch;
+  bool live = false;
+  std::uint64_t next_sequence = 1;
+  std::uint64_t heard_through = 0;
+  std::map<RoomId, Attempt> attempts;
+  AttemptId next_attempt{1};
+  Generation next_generation{1};
+  std::set<GrantSlot> free_slots;
+  GrantSlot next_slot{};
+};
+
+PrefillTranslator::PrefillTranslator(PrefillTranslatorConfig config) : config_(std::move(config)) {}
+PrefillTranslator::~PrefillTranslator() = default;
+
+PrefillTranslator::Session* PrefillTranslator::find(PeerId peer) const {
+  for (const auto& [name, session] : sessions_) {
+    if (session->peer == peer) {
+      return session.get();
+    }
+  }
+  return nullptr;
+}
+
+PrefillTranslator::Session* PrefillTranslator::find(const DecodeEndpoint& endpoint) const {
+  for (const auto& [name, session] : sessions_) {
+    if (session->registration.endpoint == endpoint) {
+      return session.get();
+    }
+  }
+  return nullptr;
+}
+
+// --- what goes out ---
+
+void PrefillTranslator::say(Session& session, wire::Message message) {
+  wire::Frame frame{session.epoch, session.next_sequence++, session.heard_through, {}};
+  frame.messages.push_back(std::move(message));
+  outputs_.emplace_back(VirtualFrame{session.key, std::move(frame)});
+}
+
+void PrefillTranslator::say_once(Session& session, wire::Message message) {
+  wire::Frame frame{session.epoch, 0, session.heard_through, {}};
+  frame.messages.push_back(std::move(message));
+  outputs_.emplace_back(VirtualFrame{session.key, std::move(frame)});
+}
+
+void PrefillTranslator::send(const DecodeEndpoint& endpoint, Message message) {
+  outputs_.emplace_back(ToDecode{endpoint, std::move(message)});
+}
+
+void PrefillTranslator::not_done(std::string_view counter, std::string what) {
+  outputs_.emplace_back(NotDone{counter, std::move(what)});
+}
+
+void PrefillTranslator::refuse(const RoomTarget& target, std::string reason) {
+  send(target.endpoint, RoomStatus{target.room, KvPoll::kFailed, config_.prefill_rank, reason});
+  not_done("sglang_rooms_refused",
+           fmt::format("room {} of {}: {}", target.room.value(), to_text(target.endpoint), reason));
+}
+
+void PrefillTranslator::acknowledge(RoomId room, const DecodeEndpoint& endpoint,
+                                    std::uint64_t generation) {
+  send(endpoint, AbortAck{room, config_.prefill_rank, generation});
+}
+
+// --- SGLang: registration ---
+
+void PrefillTranslator::handle(const Message& message) {
+  std::visit([this](const auto& body) { on(body); }, message);
+}
+
+template <typename Other>
+void PrefillTranslator::on(const Other& message) {
+  not_done("sglang_messages_not_served",
+           fmt::format("{} is not served", kind_name(Message(message))));
+}
+
+std::optional<std::string> PrefillTranslator::refusal(
+    const MooncakeRegistration& registration) const {
+  const LayoutShape& own = config_.self.layout;
+  const DecodeMemory& memory = registration.memory;
+  if (registration.tp_size != own.rank.tp_size) {
+    return fmt::format("decode has {} TP ranks, prefill {}: only equal sizes are served",
+                       registration.tp_size, own.rank.tp_size);
+  }
+  if (registration.tp_rank % registration.tp_size != own.rank.tp_rank) {
+    return fmt::format("decode's TP rank {} belongs to another prefill rank than {}",
+                       registration.tp_rank, own.rank.tp_rank);
+  }
+  if (registration.dcp_size != 1) {
+    return fmt::format("decode context parallelism of {} is not served", registration.dcp_size);
+  }
+  if (!memory.state_pointers.empty()) {
+    return fmt::format("{} state components are not served", memory.state_pointers.size());
+  }
+  if (memory.kv_pointers.size() != page_regions(own)) {
+    return fmt::format("decode has {} KV buffers, prefill {}", memory.kv_pointers.size(),
+                       page_regions(own));
+  }
+  std::size_t buffer = 0;
+  for (const RegionShape& region : own.regions) {
+    if (!holds_pages(region.kind)) {
+      continue;
+    }
+    const std::uint64_t theirs =
+        memory.kv_item_bytes_of.empty() ? memory.kv_item_bytes : memory.kv_item_bytes_of[buffer];
+    if (theirs != region.item_bytes) {
+      return fmt::format("a page of KV buffer {} has {} bytes on decode, {} on prefill", buffer,
+                         theirs, region.item_bytes);
+    }
+    ++buffer;
+  }
+  return std::nullopt;
+}
+
+// What a kvferry decode process with this memory would say. Its pools are as large as ours: SGLang
+// does not tell how large they are.
+wire::Introduction PrefillTranslator::introduction(const Session& session) const {
+  wire::Introduction out = config_.self;
+  out.role = Role::kDecode;
+  out.instance = "sglang";
+  out.control_endpoint = to_text(session.registration.endpoint);
+  out.incarnation = Incarnation{0, next_key_};
+  out.require_identical = false;
+  return out;
+}
+
+void PrefillTranslator::on(const MooncakeRegistration& registration) {
+  if (const auto found = sessions_.find(registration.session); found != sessions_.end()) {
+    if (found->second->registration == registration) {
+      return;
+    }
+    // Its addresses are void, and so is every grant that names them.
+    close(*found->second, "the decode rank registered other memory");
+    sessions_.erase(found);
+  }
+  if (sessions_.size() >= config_.max_sessions) {
+    not_done("sglang_sessions_refused", fmt::format("{} sessions are open, no place for {}",
+                                                    sessions_.size(), registration.session));
+    return;
+  }
+  auto session = std::make_unique<Session>();
+  session->registration = registration;
+  session->refused = refusal(registration);
+  if (session->refused) {
+    not_done("sglang_sessions_refused",
+             fmt::format("session {}: {}", registration.session, *session->refused));
+  } else {
+    greet(*session);
+  }
+  sessions_.emplace(registration.session, std::move(session));
+}
+
+// A new life of the peer, as the core sees it: SGLang's decode registers again only when it has
+// noticed something, so its last registration is what counts.
+void PrefillTranslator::greet(Session& session) {
+  session.over = false;
+  session.key = fmt::format("sglang-{}", next_key_);
+  session.nonce = nonce_of(next_key_);
+  session.epoch = {};
+  session.next_sequence = 1;
+  session.heard_through = 0;
+  wire::Frame frame;
+  frame.messages.emplace_back(wire::Hello{introduction(session), session.nonce, {}});
+  outputs_.emplace_back(VirtualFrame{session.key, std::move(frame)});
+  ++next_key_;
+}
+
+// Ends the peer for the core. What was granted may still be written to.
+void PrefillTranslator::close(Session& session, const std::string& why) {
+  for (auto& [room, attempt] : session.attempts) {
+    if (!attempt.status_sent) {
+      refuse(attempt.target, why);
+    }
+    if (attempt.is_granted) {
+      remember_unproven(session.registration.endpoint, room);
+    }
+    --open_rooms_;
+  }
+  session.attempts.clear();
+  session.free_slots.clear();
+  session.next_slot = {};
+  session.live = false;
+  session.over = true;
+  if (session.peer) {
+    outputs_.emplace_back(VirtualPeerDown{*session.peer});
+    session.peer.reset();
+  }
+}
+
+// Where the table is full nothing of that endpoint is acknowledged any more.
+void PrefillTranslator::remember_unproven(const DecodeEndpoint& endpoint, RoomId room) {
+  if (unproven_.size() < config_.max_rooms) {
+    unproven_.emplace(to_text(endpoint), room);
+  } else {
+    distrusted_.insert(to_text(endpoint));
+  }
+}
+
+bool PrefillTranslator::is_unproven(const DecodeEndpoint& endpoint, RoomId room) const {
+  const std::string name = to_text(endpoint);
+  return distrusted_.contains(name) || unproven_.contains({name, room});
+}
+
+// --- SGLang: rooms ---
+
+void PrefillTranslator::on(const MooncakeMetadata& metadata) {
+  const RoomTarget& target = metadata.target;
+  const auto found = sessions_.find(metadata.session);
+  if (found == sessions_.end()) {
+    refuse(target, fmt::format("session {} is not registered here", metadata.session));
+    return;
+  }
+  Session& session = *found->second;
+  const std::uint64_t page_tokens = config_.self.layout.page_size_tokens;
+  if (session.registration.endpoint != target.endpoint) {
+    refuse(target, fmt::format("session {} is that of {}", metadata.session,
+                               to_text(session.registration.endpoint)));
+  } else if (session.refused) {
+    refuse(target, *session.refused);
+  } else if (metadata.is_dummy()) {
+    refuse(target, "a rank that sends nothing is not served");
+  } else if (!target.state_indices.empty() || !metadata.device_pages.empty()) {
+    refuse(target, "state components and device pages are not served");
+  } else if (target.prefix_tokens % page_tokens != 0) {
+    refuse(target, fmt::format("a prefix of {} tokens is no multiple of the page size {}",
+                               target.prefix_tokens, page_tokens));
+  } else if (session.attempts.contains(target.room)) {
+    // The first may still be written: a second list of pages for it can't be taken back.
+    refuse(target, "this room is still open here");
+  } else if (is_unproven(target.endpoint, target.room)) {
+    refuse(target, "an earlier life of this room is not known to be over");
+  } else if (open_rooms_ >= config_.max_rooms) {
+    refuse(target, fmt::format("{} rooms are open here", open_rooms_));
+  } else {
+    open_room(session, metadata);
+  }
+}
+
+AttemptId PrefillTranslator::low_water_mark(const Session& session) const {
+  AttemptId lowest = session.next_attempt;
+  for (const auto& [room, attempt] : session.attempts) {
+    lowest = attempt.is_granted ? std::min(lowest, attempt.id) : lowest;
+  }
+  return lowest;
+}
+
+void PrefillTranslator::open_room(Session& session, const MooncakeMetadata& metadata) {
+  Attempt& attempt = session.attempts[metadata.target.room];
+  attempt.target = metadata.target;
+  attempt.aux_index = metadata.aux_index;
+  ++open_rooms_;
+  if (session.over) {
+    greet(session);
+  }
+  if (session.live) {
+    grant(session, attempt);
+  }
+}
+
+void PrefillTranslator::grant(Session& session, Attempt& attempt) {
+  const RoomTarget& target = attempt.target;
+  attempt.is_granted = true;
+  attempt.id = std::exchange(session.next_attempt, session.next_attempt.next());
+  attempt.generation = std::exchange(session.next_generation, session.next_generation.next());
+  if (session.free_slots.empty()) {
+    attempt.slot = std::exchange(session.next_slot, session.next_slot.next());
+  } else {
+    attempt.slot = session.free_slots.extract(session.free_slots.begin()).value();
+  }
+  wire::Grant message;
+  message.room = target.room;
+  message.attempt = attempt.id;
+  message.low_water_mark = low_water_mark(session);
+  message.decode_engine_epoch = EngineEpoch(1);
+  message.slot = attempt.slot;
+  message.generation = attempt.generation;
+  message.expected_grants = target.decode_ranks;
+  message.decode_prefix_pages =
+      static_cast<std::uint32_t>(target.prefix_tokens / config_.self.layout.page_size_tokens);
+  message.pages = target.pages;
+  message.aux_slot = attempt.aux_index ? std::int64_t{*attempt.aux_index} : -1;
+  say(session, std::move(message));
+}
+
+void PrefillTranslator::on(const AbortRoom& abort) {
+  Session* session = abort.endpoint ? find(*abort.endpoint) : nullptr;
+  if (session == nullptr) {
+    not_done("sglang_aborts_of_strangers",
+             fmt::format("ABORT of room {}: its sender is not registered", abort.room.value()));
+    return;
+  }
+  const Failure cause{FailureCode::kAborted, FailureWhere::kPeer, "aborted by the decode rank",
+                      to_text(*abort.endpoint), -1};
+  wire::Abort message;
+  message.room = abort.room;
+  message.cause = cause;
+  message.low_water_mark = low_water_mark(*session);
+  const auto found = session->attempts.find(abort.room);
+  if (found != session->attempts.end() && found->second.is_granted) {
+    Attempt& attempt = found->second;
+    if (abort.generation) {
+      attempt.abort_generation = abort.generation;
+    }
+    attempt.status_sent = true;  // who aborts needs no word of the failure
+    message.attempt = attempt.id;
+    message.slot = attempt.slot;
+    message.generation = attempt.generation;
+    say(*session, std::move(message));
+    return;
+  }
+  if (found != session->attempts.end()) {
+    session->attempts.erase(found);
+    --open_rooms_;
+  }
+  if (is_unproven(*abort.endpoint, abort.room)) {
+    not_done("sglang_aborts_unproven",
+             fmt::format("ABORT of room {} of {}: its session ended before its writes did",
+                         abort.room.value(), to_text(*abort.endpoint)));
+    return;
+  }
+  // Nothing was granted to anybody under this session, so nothing will be written.
+  if (session->live) {
+    say(*session, std::move(message));
+  }
+  if (abort.generation) {
+    acknowledge(abort.room, *abort.endpoint, *abort.generation);
+  }
+}
+
+// Nothing is owed for the room any more: its slot is free, and the room may come again.
+void PrefillTranslator::finish(Session& session, RoomId room) {
+  const auto found = session.attempts.find(room);
+  session.free_slots.insert(found->second.slot);
+  session.attempts.erase(found);
+  --open_rooms_;
+}
+
+// --- the core ---
+
+void PrefillTranslator::handle_dial(PeerId peer, const PeerAddress& address) {
+  for (auto& [name, session] : sessions_) {
+    if (session->key == address.public_key) {
+      session->peer = peer;
+      outputs_.emplace_back(VirtualPeerUp{peer});
+    }
+  }
+}
+
+void PrefillTranslator::handle_hang_up(PeerId peer) {
+  if (Session* session = find(peer)) {
+    session->peer.reset();
+    close(*session, "prefill ended the session");
+  }
+}
+
+void PrefillTranslator::handle_frame(PeerId peer, const wire::Frame& frame) {
+  Session* session = find(peer);
+  if (session == nullptr) {
+    return;
+  }
+  if (frame.sequence != 0) {
+    if (frame.session != session->epoch || frame.sequence > session->heard_through + 1) {
+      return;  // of another life, or one before it was lost: the core says it again
+    }
+    session->heard_through =
+        std::max(session->heard_through, frame.sequence + frame.messages.size() - 1);
+  }
+  for (const wire::Message& message : frame.messages) {
+    // Looked up each time: a message may end the session.
+    session = find(peer);
+    if (session == nullptr) {
+      return;
+    }
+    std::visit([&](const auto& body) { on(*session, body); }, message);
+  }
+  session = find(peer);
+  if (session != nullptr && frame.sequence != 0) {
+    say_once(*session, wire::Ack{});
+  }
+}
+
+void PrefillTranslator::on(Session& session, const wire::HelloReply& reply) {
+  if (reply.echoed_nonce != session.nonce) {
+    return;
+  }
+  wire::Frame frame;
+  frame.messages.emplace_back(wire::HelloConfirm{reply.epoch, reply.nonce});
+  session.epoch = reply.epoch;
+  outputs_.emplace_back(VirtualFrame{session.key, std::move(frame)});
+}
+
+void PrefillTranslator::on(Session& session, const wire::HelloConfirmed& confirmed) {
+  if (session.live || confirmed.epoch != session.epoch) {
+    return;
+  }
+  session.live = true;
+  for (auto& [room, attempt] : session.attempts) {
+    grant(session, attempt);
+  }
+}
+
+void PrefillTranslator::on(Session& session, const wire::HelloRefused& refused) {
+  if (refused.echoed_nonce == session.nonce) {
+    session.refused = refused.reason.what;
+    close(session, refused.reason.what);
+  }
+}
+
+void PrefillTranslator::on(Session& session, const wire::SessionEnded& ended) {
+  if (ended.epoch == session.epoch) {
+    close(session, ended.reason.what);
+  }
+}
+
+void PrefillTranslator::on(Session& session, const wire::Heartbeat&) {
+  say_once(session, wire::Heartbeat{});
+}
+
+void PrefillTranslator::on(Session& session, const wire::Done& done) {
+  const auto found = session.attempts.find(done.room);
+  if (found == session.attempts.end() || found->second.id != done.attempt ||
+      found->second.status_sent) {
+    return;  // said twice, or its Abort has crossed it and Drained follows
+  }
+  send(session.registration.endpoint,
+       RoomStatus{done.room, KvPoll::kSuccess, config_.prefill_rank, {}});
+  finish(session, done.room);
+  wire::Consumed consumed;
+  consumed.room = done.room;
+  consumed.attempt = done.attempt;
+  consumed.low_water_mark = low_water_mark(session);
+  say(session, std::move(consumed));
+}
+
+void PrefillTranslator::on(Session& session, const wire::Failed& failed) {
+  const auto found = session.attempts.find(failed.room);
+  const bool names_it = found != session.attempts.end() &&
+                        (failed.attempt == AttemptId{} || failed.attempt == found->second.id);
+  if (!names_it || found->second.status_sent) {
+    return;
+  }
+  found->second.status_sent = true;
+  send(session.registration.endpoint,
+       RoomStatus{failed.room, KvPoll::kFailed, config_.prefill_rank, failed.cause.what});
+}
+
+void PrefillTranslator::on(Session& session, const wire::Drained& drained) {
+  const auto found =
+      std::find_if(session.attempts.begin(), session.attempts.end(), [&](const auto& each) {
+        return each.second.is_granted && each.second.id == drained.attempt;
+      });
+  if (found == session.attempts.end() || !drained.clean) {
+    return;
+  }
+  if (found->second.abort_generation) {
+    acknowledge(found->first, session.registration.endpoint, *found->second.abort_generation);
+  }
+  finish(session, found->first);
+}
+
+}  // namespace kvferry::sglang

@@ -1,0 +1,137 @@
+// Stock SGLang decode ranks, seen by the core of a kvferry prefill as kvferry decode processes
+// (docs/adr/0014). Pure: SGLang's messages and the core's frames come in, both kinds go out through
+// take_outputs(), in order. Single-threaded; belongs to the driver's thread.
+//
+// For each registration it plays the decode half of one session: it says hello, numbers what it
+// says, acknowledges what it hears, turns metadata into a Grant, a Done into SGLang's Success and,
+// since SGLang has no such word, a Consumed, and an ABORT into an Abort whose Drained becomes the
+// ABORT_ACK. First version: equal TP sizes, Mooncake's flavour, no state, no staging, no dummies;
+// what it can't serve is refused with a status that names the reason.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/peer_id.h"
+#include "dialect/sglang/messages.h"
+#include "wire/messages.h"
+
+namespace kvferry::sglang {
+
+struct PrefillTranslatorConfig {
+  wire::Introduction self;         // of this prefill rank, as in its own hellos
+  std::uint32_t prefill_rank = 0;  // rank_mapping.h: prefill_rank_id()
+  std::size_t max_sessions = 1'024;
+  std::size_t max_rooms = 65'536;  // open at one time, and remembered as unproven
+};
+
+// --- what goes out ---
+
+// The link's events. The peer's connection is there; it is gone, for good.
+struct VirtualPeerUp {
+  PeerId peer;
+};
+struct VirtualPeerDown {
+  PeerId peer;
+};
+// A frame that the core is to take as arrived. key: proves the sender, as a CURVE key would.
+struct VirtualFrame {
+  std::string key;
+  wire::Frame frame;
+};
+struct ToDecode {
+  DecodeEndpoint endpoint;
+  Message message;
+};
+// Something was not done. counter: a name for a metric; what: one sentence.
+struct NotDone {
+  std::string_view counter;
+  std::string what;
+};
+using TranslatorOutput =
+    std::variant<VirtualPeerUp, VirtualPeerDown, VirtualFrame, ToDecode, NotDone>;
+
+class PrefillTranslator {
+ public:
+  explicit PrefillTranslator(PrefillTranslatorConfig config);
+  ~PrefillTranslator();
+  PrefillTranslator(const PrefillTranslator&) = delete;
+  PrefillTranslator& operator=(const PrefillTranslator&) = delete;
+
+  // --- what came in ---
+  void handle(const Message& message);
+  // The core dials an address that was in a hello of ours; others are not ours and are ignored.
+  void handle_dial(PeerId peer, const PeerAddress& address);
+  void handle_hang_up(PeerId peer);
+  void handle_frame(PeerId peer, const wire::Frame& frame);
+
+  // --- outputs ---
+  std::vector<TranslatorOutput> take_outputs() { return std::exchange(outputs_, {}); }
+
+  // --- getters ---
+  bool owns(PeerId peer) const { return find(peer) != nullptr; }
+  std::size_t session_count() const { return sessions_.size(); }
+  std::size_t open_rooms() const { return open_rooms_; }
+
+ private:
+  struct Attempt;
+  struct Session;
+
+  // from SGLang
+  void on(const MooncakeRegistration& registration);
+  void on(const MooncakeMetadata& metadata);
+  void on(const AbortRoom& abort);
+  template <typename Other>
+  void on(const Other& message);
+
+  // from the core
+  void on(Session& session, const wire::HelloReply& reply);
+  void on(Session& session, const wire::HelloConfirmed& confirmed);
+  void on(Session& session, const wire::HelloRefused& refused);
+  void on(Session& session, const wire::SessionEnded& ended);
+  void on(Session& session, const wire::Heartbeat& heartbeat);
+  void on(Session& session, const wire::Done& done);
+  void on(Session& session, const wire::Failed& failed);
+  void on(Session& session, const wire::Drained& drained);
+  template <typename Other>
+  void on(Session&, const Other&) {}
+
+  std::optional<std::string> refusal(const MooncakeRegistration& registration) const;
+  wire::Introduction introduction(const Session& session) const;
+  void greet(Session& session);
+  void open_room(Session& session, const MooncakeMetadata& metadata);
+  void grant(Session& session, Attempt& attempt);
+  void refuse(const RoomTarget& target, std::string reason);
+  void close(Session& session, const std::string& why);
+  void remember_unproven(const DecodeEndpoint& endpoint, RoomId room);
+  bool is_unproven(const DecodeEndpoint& endpoint, RoomId room) const;
+  void finish(Session& session, RoomId room);
+  void acknowledge(RoomId room, const DecodeEndpoint& endpoint, std::uint64_t generation);
+  AttemptId low_water_mark(const Session& session) const;
+  void say(Session& session, wire::Message message);       // numbered
+  void say_once(Session& session, wire::Message message);  // not numbered
+  void send(const DecodeEndpoint& endpoint, Message message);
+  void not_done(std::string_view counter, std::string what);
+
+  Session* find(PeerId peer) const;
+  Session* find(const DecodeEndpoint& endpoint) const;
+
+  const PrefillTranslatorConfig config_;
+  std::map<std::string, std::unique_ptr<Session>> sessions_;  // by SGLang's session id
+  std::vector<TranslatorOutput> outputs_;
+  std::uint64_t next_key_ = 1;
+  std::size_t open_rooms_ = 0;
+  // Rooms of sessions that ended before they were drained: whether anything still writes there is
+  // not known, so an ABORT of them is never acknowledged.
+  std::set<std::pair<std::string, RoomId>> unproven_;
+  std::set<std::string> distrusted_;  // endpoints of which some found no place there
+};
+
+}  // namespace kvferry::sglang

@@ -1,0 +1,507 @@
+// The translator between what a stock SGLang decode rank sends and the real core of a prefill rank:
+// no sockets, no memory, time stands still.
+#include "dialect/sglang/prefill_translator.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "base/crypto.h"
+#include "base/prng.h"
+#include "core/protocol.h"
+
+namespace kvferry::sglang {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::uint64_t kItemBytes = 64;
+constexpr std::uint32_t kPages = 32;
+constexpr std::uint32_t kPrefillRank = 5;
+
+wire::Introduction prefill_self() {
+  wire::Introduction self;
+  self.role = Role::kPrefill;
+  self.instance = "prefill";
+  self.control_endpoint = "p:1";
+  self.incarnation = Incarnation{1, 1};
+  self.engine_epoch = EngineEpoch(7);
+  LayoutShape& layout = self.layout;
+  layout.model_fingerprint = "model";
+  layout.page_size_tokens = 16;
+  layout.total_layers = 1;
+  layout.total_kv_heads = 1;
+  layout.head_dim = 4;
+  layout.dtype = DType::kU8;
+  layout.layers = {0, 1};
+  layout.heads = {0, 1};
+  layout.regions = {{RegionKind::kKey, 0, kItemBytes, kPages, MemoryKind::kHost},
+                    {RegionKind::kValue, 0, kItemBytes, kPages, MemoryKind::kHost},
+                    {RegionKind::kAux, 0, kAuxRecordBytes, 8, MemoryKind::kHost}};
+  self.limits = {64, 1U << 20, 256};
+  self.transports = {{"raw", {}}};
+  return self;
+}
+
+MooncakeRegistration registration(std::string session = "10.0.0.2:15003",
+                                  std::uint16_t port = 41'235) {
+  MooncakeRegistration out;
+  out.endpoint = {"10.0.0.2", port};
+  out.session = std::move(session);
+  out.memory.kv_pointers = {0x1000, 0x2000};
+  out.memory.aux_pointers = {0x3000};
+  out.memory.kv_item_bytes = kItemBytes;
+  return out;
+}
+
+MooncakeMetadata metadata(std::uint64_t room, std::vector<std::uint32_t> pages = {5, 6}) {
+  MooncakeMetadata out;
+  out.target.room = RoomId(room);
+  out.target.endpoint = {"10.0.0.2", 41'235};
+  for (const std::uint32_t page : pages) {
+    out.target.pages.emplace_back(page);
+  }
+  out.session = "10.0.0.2:15003";
+  out.aux_index = 3;
+  return out;
+}
+
+AbortRoom abort_of(std::uint64_t room, std::optional<std::uint64_t> generation = 9) {
+  return {RoomId(room), DecodeEndpoint{"10.0.0.2", 41'235}, generation};
+}
+
+// The core, its caller and its transport, with the translator as its link.
+class Rig final : public core::ActionSink, public core::Environment {
+ public:
+  Rig()
+      : translator_({prefill_self(), kPrefillRank}),
+        protocol_(core::make_prefill_protocol(
+            {Options{}, prefill_self(), core::TransportClass{false, false, false}}, *this)) {}
+
+  // --- SGLang's side ---
+  void arrive(const Message& message) {
+    translator_.handle(message);
+    run();
+  }
+  // As text: "room 1 success", "ack room 1 generation 9".
+  std::vector<std::string> take_sent() { return std::exchange(sent_, {}); }
+  std::vector<std::string> take_not_done() { return std::exchange(not_done_, {}); }
+
+  // --- the caller's side ---
+  SenderId open(std::uint64_t room) {
+    const SenderId sender(next_sender_++);
+    give(core::SenderOpened{sender, RoomId(room), Binding{}});
+    return sender;
+  }
+  SenderId send(std::uint64_t room, std::vector<std::uint32_t> pages = {1, 2}) {
+    const SenderId sender = open(room);
+    give(core::SenderInitialized{sender, static_cast<std::uint32_t>(pages.size()), 0});
+    core::ChunkGiven chunk{sender, {}, {}};
+    for (const std::uint32_t page : pages) {
+      chunk.pages.emplace_back(page);
+    }
+    give(std::move(chunk));
+    return sender;
+  }
+  void give(core::Event event) {
+    events_.push_back(std::move(event));
+    run();
+  }
+  KvPoll status(SenderId sender) const {
+    const auto found = status_.find(sender.value());
+    return found == status_.end() ? KvPoll::kBootstrapping : found->second;
+  }
+  std::string cause(SenderId sender) const { return causes_.at(sender.value()); }
+
+  // --- the transport's side ---
+  const std::vector<layout::Write>& posted() const { return posted_; }
+  void finish_writes(layout::WriteOutcome outcome = layout::WriteOutcome::kLanded) {
+    core::WritesCompleted completed;
+    for (const layout::Write& write : std::exchange(posted_, {})) {
+      completed.completions.push_back({session_, write.ticket, outcome, false});
+      tickets_.push_back(write.ticket);
+    }
+    give(std::move(completed));
+  }
+  void become_quiet() { give(core::WritesQuiet{session_, std::exchange(tickets_, {})}); }
+
+  PrefillTranslator& translator() { return translator_; }
+  std::uint64_t counter(const std::string& name) const {
+    const auto found = counters_.find(name);
+    return found == counters_.end() ? 0 : found->second;
+  }
+  std::size_t downs() const { return downs_; }
+
+  void run() {
+    do {
+      for (TranslatorOutput& output : translator_.take_outputs()) {
+        std::visit([this](auto& body) { take(body); }, output);
+      }
+      std::vector<core::Event> events = std::exchange(events_, {});
+      protocol_->step(now_, events, *this);
+      for (const std::string& broken : protocol_->check_invariants()) {
+        ADD_FAILURE() << broken;
+      }
+      // What the core ordered, outside of its step.
+      for (const auto& order : std::exchange(orders_, {})) {
+        order();
+      }
+      auto outputs = translator_.take_outputs();
+      for (TranslatorOutput& output : outputs) {
+        std::visit([this](auto& body) { take(body); }, output);
+      }
+    } while (!events_.empty());
+  }
+
+  // ActionSink
+  void publish_status(std::uint64_t owner, KvPoll status) override { status_[owner] = status; }
+  bool publish_terminal(std::uint64_t owner, KvPoll status,
+                        const std::optional<Failure>& failure) override {
+    status_[owner] = status;
+    causes_[owner] = failure ? failure->what : "";
+    return true;
+  }
+  void publish_attempt(core::ReceiverId, AttemptId) override {}
+  void publish_prefix(SenderId, std::uint32_t pages) override { prefix_pages_ = pages; }
+  void publish_landed_bytes(SenderId, std::uint64_t) override {}
+  void release_pages(core::ReleasePages) override {}
+  void resolve_prefill(core::ResolvePrefill) override {}
+  void dial_peer(core::DialPeer dial) override {
+    orders_.push_back([this, dial] { translator_.handle_dial(dial.peer, dial.address); });
+  }
+  void hang_up(PeerId peer) override {
+    orders_.push_back([this, peer] { translator_.handle_hang_up(peer); });
+  }
+  void send_frame(core::SendFrame send) override {
+    orders_.push_back([this, send] { translator_.handle_frame(send.peer, send.frame); });
+  }
+  Status open_data_session(core::OpenDataSession open) override {
+    session_ = open.epoch;
+    return {};
+  }
+  void close_data_session(SessionEpoch) override {}
+  void open_grant(core::OpenGrant) override {}
+  void fence_grant(GrantId) override {}
+  void post_writes(core::PostWrites post) override {
+    posted_.insert(posted_.end(), post.writes.begin(), post.writes.end());
+  }
+  void give_up_writes(core::GiveUpWrites) override {}
+  Status inspect_aux(std::uint32_t, RoomId, Binding) override { return {}; }
+  void count(std::string_view counter, std::uint64_t by) override {
+    counters_[std::string(counter)] += by;
+  }
+  void note(std::string_view) override {}
+  // Environment
+  std::uint64_t random_u64() override { return prng_.next(); }
+  void fill_random(std::span<std::uint8_t> out) override { prng_.fill(out); }
+  wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override {
+    return hmac_sha256(key, data);
+  }
+
+  std::uint32_t prefix_pages_ = 0;
+
+ private:
+  void take(VirtualPeerUp& up) { events_.emplace_back(core::LinkUp{up.peer}); }
+  void take(VirtualPeerDown& down) {
+    ++downs_;
+    events_.emplace_back(core::LinkDown{down.peer, core::LinkDown::Why::kRefused});
+  }
+  void take(VirtualFrame& frame) {
+    events_.emplace_back(core::FrameArrived{frame.key, std::move(frame.frame)});
+  }
+  void take(ToDecode& to) {
+    EXPECT_EQ(to.endpoint.ip, "10.0.0.2");
+    if (const auto* status = std::get_if<RoomStatus>(&to.message)) {
+      EXPECT_EQ(status->prefill_rank, kPrefillRank);
+      sent_.push_back(fmt::format("room {} {}", status->room.value(),
+                                  status->status == KvPoll::kSuccess
+                                      ? "success"
+                                      : fmt::format("failed: {}", status->reason)));
+    } else if (const auto* ack = std::get_if<AbortAck>(&to.message)) {
+      EXPECT_EQ(ack->prefill_rank, kPrefillRank);
+      sent_.push_back(
+          fmt::format("ack room {} generation {}", ack->room.value(), ack->generation.value_or(0)));
+    } else {
+      sent_.push_back(std::string(kind_name(to.message)));
+    }
+  }
+  void take(NotDone& what) { not_done_.push_back(what.what); }
+
+  Prng prng_{1};
+  Instant now_{std::chrono::seconds(1)};
+  PrefillTranslator translator_;
+  std::vector<core::Event> events_;
+  std::vector<std::function<void()>> orders_;
+  std::vector<std::string> sent_;
+  std::vector<std::string> not_done_;
+  std::map<std::uint64_t, KvPoll> status_;
+  std::map<std::uint64_t, std::string> causes_;
+  std::map<std::string, std::uint64_t> counters_;
+  std::vector<layout::Write> posted_;
+  std::vector<TicketId> tickets_;
+  SessionEpoch session_;
+  std::uint64_t next_sender_ = 1;
+  std::size_t downs_ = 0;
+  std::unique_ptr<core::Protocol> protocol_;
+};
+
+class PrefillTranslatorTest : public ::testing::Test {
+ protected:
+  Rig rig_;
+};
+
+TEST_F(PrefillTranslatorTest, ARoomSucceedsOnceItsWritesLanded) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  ASSERT_EQ(rig_.status(sender), KvPoll::kTransferring);
+  ASSERT_EQ(rig_.posted().size(), 5U);  // two pages of K and V, aux
+  EXPECT_EQ(rig_.posted()[0].target_item, 5U);
+  EXPECT_EQ(rig_.posted()[4].target_item, 3U);
+  EXPECT_THAT(rig_.take_sent(), IsEmpty());
+  rig_.finish_writes();
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("room 1 success"));
+  EXPECT_EQ(rig_.status(sender), KvPoll::kSuccess);
+  EXPECT_EQ(rig_.translator().open_rooms(), 0U);
+  EXPECT_THAT(rig_.take_not_done(), IsEmpty());
+}
+
+TEST_F(PrefillTranslatorTest, TheOrderOfRegistrationMetadataAndSenderDoesNotMatter) {
+  const SenderId early = rig_.send(1);
+  EXPECT_EQ(rig_.status(early), KvPoll::kBootstrapping);
+  // Both at once: metadata waits until the session is live.
+  rig_.translator().handle(registration());
+  rig_.translator().handle(metadata(1));
+  rig_.translator().handle(metadata(2));
+  rig_.run();
+  EXPECT_EQ(rig_.status(early), KvPoll::kTransferring);
+  const SenderId late = rig_.send(2);
+  rig_.finish_writes();
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("room 1 success", "room 2 success"));
+  EXPECT_EQ(rig_.status(late), KvPoll::kSuccess);
+}
+
+TEST_F(PrefillTranslatorTest, ThePrefixIsToldInPages) {
+  rig_.arrive(registration());
+  MooncakeMetadata with_prefix = metadata(1);
+  with_prefix.target.prefix_tokens = 48;
+  rig_.arrive(with_prefix);
+  rig_.open(1);
+  EXPECT_EQ(rig_.prefix_pages_, 3U);
+}
+
+TEST_F(PrefillTranslatorTest, ASenderWaitsForEveryDecodeRank) {
+  rig_.arrive(registration());
+  MooncakeRegistration second = registration("10.0.0.2:15004", 41'236);
+  rig_.arrive(second);
+  MooncakeMetadata of_first = metadata(1);
+  of_first.target.decode_ranks = 2;
+  rig_.arrive(of_first);
+  const SenderId sender = rig_.send(1);
+  EXPECT_EQ(rig_.status(sender), KvPoll::kBootstrapping);
+  MooncakeMetadata of_second = of_first;
+  of_second.session = second.session;
+  of_second.target.endpoint = second.endpoint;
+  rig_.arrive(of_second);
+  EXPECT_EQ(rig_.status(sender), KvPoll::kTransferring);
+}
+
+TEST_F(PrefillTranslatorTest, AnAbortIsAcknowledgedOnceNothingIsWrittenAnyMore) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  rig_.arrive(abort_of(1));
+  EXPECT_EQ(rig_.status(sender), KvPoll::kFailed);
+  EXPECT_THAT(rig_.cause(sender), HasSubstr("aborted by the decode rank"));
+  rig_.arrive(abort_of(1));  // said again
+  EXPECT_THAT(rig_.take_sent(), IsEmpty()) << "writes are under way";
+  rig_.finish_writes();
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("ack room 1 generation 9"));
+  rig_.arrive(abort_of(1, 10));
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("ack room 1 generation 10"));
+}
+
+// The control of the test above: while the outcome of a write is not known, there is no word of it.
+TEST_F(PrefillTranslatorTest, AnUnknownWriteHoldsTheAcknowledgementBack) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  rig_.send(1);
+  rig_.arrive(abort_of(1));
+  rig_.finish_writes(layout::WriteOutcome::kUnknown);
+  EXPECT_THAT(rig_.take_sent(), IsEmpty());
+  rig_.become_quiet();
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("ack room 1 generation 9"));
+}
+
+TEST_F(PrefillTranslatorTest, AnAbortWithoutGenerationFailsTheRoomAndIsNotAnswered) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  rig_.arrive(abort_of(1, std::nullopt));
+  rig_.finish_writes();
+  EXPECT_EQ(rig_.status(sender), KvPoll::kFailed);
+  EXPECT_THAT(rig_.take_sent(), IsEmpty());
+  EXPECT_EQ(rig_.translator().open_rooms(), 0U);
+}
+
+TEST_F(PrefillTranslatorTest, AnAbortBeforeAnyMetadataEndsTheRoomAndIsAcknowledgedAtOnce) {
+  rig_.arrive(registration());
+  const SenderId sender = rig_.open(1);
+  rig_.arrive(abort_of(1));
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("ack room 1 generation 9"));
+  EXPECT_EQ(rig_.status(sender), KvPoll::kFailed);
+  rig_.arrive(AbortRoom{RoomId(1), DecodeEndpoint{"10.0.0.2", 1}, 9});
+  EXPECT_THAT(rig_.take_sent(), IsEmpty()) << "a stranger";
+  EXPECT_THAT(rig_.take_not_done(), ElementsAre(HasSubstr("not registered")));
+}
+
+TEST_F(PrefillTranslatorTest, AFailureHereIsToldWithItsReason) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  rig_.give(core::SenderAborted{
+      sender, Failure{FailureCode::kAborted, FailureWhere::kLocal, "the client went away", {}, 0}});
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("room 1 failed: the client went away"));
+  rig_.arrive(abort_of(1));
+  EXPECT_THAT(rig_.take_sent(), IsEmpty());
+  rig_.finish_writes();
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("ack room 1 generation 9"));
+}
+
+TEST_F(PrefillTranslatorTest, ARoomNumberMayComeAgainOnceItIsOver) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  rig_.arrive(metadata(1, {7, 8}));
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("room 1 failed: this room is still open here"));
+  rig_.send(1);
+  rig_.finish_writes();
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("room 1 success"));
+  rig_.arrive(metadata(1, {7, 8}));
+  const SenderId again = rig_.send(1);
+  ASSERT_EQ(rig_.posted().size(), 5U);
+  EXPECT_EQ(rig_.posted()[0].target_item, 7U);
+  rig_.finish_writes();
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("room 1 success"));
+  EXPECT_EQ(rig_.status(again), KvPoll::kSuccess);
+}
+
+TEST_F(PrefillTranslatorTest, TheSameRegistrationAgainChangesNothing) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  rig_.arrive(registration());
+  EXPECT_EQ(rig_.downs(), 0U);
+  rig_.finish_writes();
+  EXPECT_EQ(rig_.status(sender), KvPoll::kSuccess);
+}
+
+// The writes under way go to addresses that the peer no longer means: nothing proves their end.
+TEST_F(PrefillTranslatorTest, AnotherRegistrationEndsTheRoomsAndTheirAbortsAreNotAcknowledged) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  MooncakeRegistration moved = registration();
+  moved.memory.kv_pointers = {0x8000, 0x9000};
+  rig_.arrive(moved);
+  EXPECT_EQ(rig_.downs(), 1U);
+  EXPECT_EQ(rig_.status(sender), KvPoll::kFailed);
+  EXPECT_THAT(rig_.take_sent(),
+              ElementsAre("room 1 failed: the decode rank registered other memory"));
+  rig_.arrive(abort_of(1));
+  EXPECT_THAT(rig_.take_sent(), IsEmpty());
+  EXPECT_THAT(rig_.take_not_done(), ::testing::Contains(HasSubstr("ended before its writes did")));
+  rig_.arrive(metadata(2));
+  const SenderId next = rig_.send(2);
+  EXPECT_EQ(rig_.status(next), KvPoll::kTransferring);
+}
+
+TEST_F(PrefillTranslatorTest, ASessionThatTheCoreEndedIsGreetedAgainForTheNextRoom) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  rig_.finish_writes();
+  ASSERT_EQ(rig_.status(sender), KvPoll::kSuccess);
+  rig_.take_sent();
+  for (std::uint64_t peer = 0; peer < 8; ++peer) {
+    rig_.translator().handle_hang_up(PeerId(peer));
+    rig_.give(core::LinkDown{PeerId(peer), core::LinkDown::Why::kRefused});
+  }
+  rig_.arrive(metadata(2));
+  const SenderId next = rig_.send(2);
+  EXPECT_EQ(rig_.status(next), KvPoll::kTransferring);
+  rig_.finish_writes();
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("room 2 success"));
+}
+
+TEST_F(PrefillTranslatorTest, WhatCanNotBeServedIsRefusedWithItsReason) {
+  const auto reason = [](const MooncakeRegistration& registered, const MooncakeMetadata& wanted) {
+    Rig rig;
+    rig.arrive(registered);
+    rig.arrive(wanted);
+    const std::vector<std::string> sent = rig.take_sent();
+    EXPECT_EQ(sent.size(), 1U);
+    EXPECT_EQ(rig.translator().open_rooms(), 0U);
+    return sent.empty() ? std::string() : sent.front();
+  };
+  MooncakeRegistration other = registration();
+  other.tp_size = 2;
+  EXPECT_THAT(reason(other, metadata(1)), HasSubstr("decode has 2 TP ranks, prefill 1"));
+  other = registration();
+  other.dcp_size = 2;
+  EXPECT_THAT(reason(other, metadata(1)), HasSubstr("context parallelism of 2"));
+  other = registration();
+  other.memory.kv_pointers.push_back(0x9000);
+  EXPECT_THAT(reason(other, metadata(1)), HasSubstr("decode has 3 KV buffers, prefill 2"));
+  other = registration();
+  other.memory.kv_item_bytes = 128;
+  EXPECT_THAT(reason(other, metadata(1)), HasSubstr("has 128 bytes on decode, 64 on prefill"));
+  other = registration();
+  other.memory.kv_item_bytes_of = {kItemBytes, 32};
+  EXPECT_THAT(reason(other, metadata(1)), HasSubstr("buffer 1 has 32 bytes"));
+  other = registration();
+  other.memory.state_pointers = {{1}};
+  EXPECT_THAT(reason(other, metadata(1)), HasSubstr("1 state components"));
+
+  MooncakeMetadata wanted = metadata(1);
+  wanted.session = "10.0.0.2:1";
+  EXPECT_THAT(reason(registration(), wanted), HasSubstr("10.0.0.2:1 is not registered here"));
+  wanted = metadata(1);
+  wanted.target.endpoint.port = 7;
+  EXPECT_THAT(reason(registration(), wanted), HasSubstr("is that of 10.0.0.2:41235"));
+  wanted = metadata(1);
+  wanted.target.prefix_tokens = 17;
+  EXPECT_THAT(reason(registration(), wanted), HasSubstr("no multiple of the page size 16"));
+  wanted = metadata(1, {});
+  wanted.aux_index.reset();
+  EXPECT_THAT(reason(registration(), wanted), HasSubstr("sends nothing"));
+  wanted = metadata(1);
+  wanted.target.state_indices = {{1}};
+  EXPECT_THAT(reason(registration(), wanted), HasSubstr("state components"));
+}
+
+TEST_F(PrefillTranslatorTest, PagesOutsideThePoolAreRefusedByTheCore) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1, {5, kPages}));
+  const SenderId sender = rig_.send(1);
+  EXPECT_EQ(rig_.status(sender), KvPoll::kFailed);
+  EXPECT_THAT(rig_.posted(), IsEmpty());
+  EXPECT_THAT(rig_.take_sent(), ElementsAre(HasSubstr("room 1 failed: granted page 32")));
+  EXPECT_EQ(rig_.translator().open_rooms(), 0U);
+}
+
+TEST_F(PrefillTranslatorTest, MessagesOfOtherPartsAreCounted) {
+  rig_.arrive(registration());
+  rig_.arrive(Watermark{1, 2, "s"});
+  rig_.arrive(StagingResponse{});
+  rig_.arrive(AwaitPrefill{RoomId(1), {"10.0.0.2", 41'235}});
+  EXPECT_THAT(rig_.take_not_done(),
+              ElementsAre("watermark is not served", "staging-rsp is not served",
+                          "bootstrap is not served"));
+}
+
+}  // namespace
+}  // namespace kvferry::sglang
