@@ -6,7 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <deque>
+#include <algorithm>
+#include <limits>
 
 #include "base/crypto.h"
 #include "base/prng.h"
@@ -22,6 +23,16 @@ using ::testing::IsEmpty;
 constexpr std::uint64_t kItemBytes = 64;
 constexpr std::uint32_t kPages = 32;
 constexpr std::uint32_t kPrefillRank = 5;
+constexpr std::uint16_t kFirstPort = 41'235;
+constexpr RegionId kAuxRegion{2};
+
+// In a storm each decode rank has four rooms of two pages, which no other has.
+constexpr std::uint32_t kStormRanks = 4;
+constexpr std::uint32_t kStormRooms = 4;
+std::vector<std::uint32_t> storm_pages(std::uint32_t rank, std::uint32_t room) {
+  const std::uint32_t first = 2 * (rank * kStormRooms + room % kStormRooms);
+  return {first, first + 1};
+}
 
 wire::Introduction prefill_self() {
   wire::Introduction self;
@@ -118,16 +129,31 @@ class Rig final : public core::ActionSink, public core::Environment {
   std::string cause(SenderId sender) const { return causes_.at(sender.value()); }
 
   // --- the transport's side ---
-  const std::vector<layout::Write>& posted() const { return posted_; }
-  void finish_writes(layout::WriteOutcome outcome = layout::WriteOutcome::kLanded) {
+  struct Posted {
+    SessionEpoch session;
+    layout::Write write;
+  };
+  const std::vector<Posted>& posted() const { return posted_; }
+  // The first `most` of the posted writes end.
+  void finish_writes(layout::WriteOutcome outcome = layout::WriteOutcome::kLanded,
+                     std::size_t most = std::numeric_limits<std::size_t>::max()) {
+    const auto end = posted_.begin() + static_cast<std::ptrdiff_t>(std::min(most, posted_.size()));
+    const std::vector<Posted> ended(posted_.begin(), end);
+    posted_.erase(posted_.begin(), end);
     core::WritesCompleted completed;
-    for (const layout::Write& write : std::exchange(posted_, {})) {
-      completed.completions.push_back({session_, write.ticket, outcome, false});
-      tickets_.push_back(write.ticket);
+    for (const Posted& each : ended) {
+      completed.completions.push_back({each.session, each.write.ticket, outcome, false});
+    }
+    if (outcome == layout::WriteOutcome::kUnknown) {
+      unknown_.insert(unknown_.end(), ended.begin(), ended.end());
     }
     give(std::move(completed));
   }
-  void become_quiet() { give(core::WritesQuiet{session_, std::exchange(tickets_, {})}); }
+  void become_quiet() {
+    for (const Posted& each : std::exchange(unknown_, {})) {
+      give(core::WritesQuiet{each.session, {each.write.ticket}});
+    }
+  }
 
   PrefillTranslator& translator() { return translator_; }
   std::uint64_t counter(const std::string& name) const {
@@ -135,6 +161,7 @@ class Rig final : public core::ActionSink, public core::Environment {
     return found == counters_.end() ? 0 : found->second;
   }
   std::size_t downs() const { return downs_; }
+  std::size_t acks() const { return acks_; }
 
   void run() {
     do {
@@ -179,15 +206,14 @@ class Rig final : public core::ActionSink, public core::Environment {
   void send_frame(core::SendFrame send) override {
     orders_.push_back([this, send] { translator_.handle_frame(send.peer, send.frame); });
   }
-  Status open_data_session(core::OpenDataSession open) override {
-    session_ = open.epoch;
-    return {};
-  }
+  Status open_data_session(core::OpenDataSession) override { return {}; }
   void close_data_session(SessionEpoch) override {}
   void open_grant(core::OpenGrant) override {}
   void fence_grant(GrantId) override {}
   void post_writes(core::PostWrites post) override {
-    posted_.insert(posted_.end(), post.writes.begin(), post.writes.end());
+    for (const layout::Write& write : post.writes) {
+      posted_.push_back({post.session, write});
+    }
   }
   void give_up_writes(core::GiveUpWrites) override {}
   Status inspect_aux(std::uint32_t, RoomId, Binding) override { return {}; }
@@ -223,10 +249,24 @@ class Rig final : public core::ActionSink, public core::Environment {
                                       : fmt::format("failed: {}", status->reason)));
     } else if (const auto* ack = std::get_if<AbortAck>(&to.message)) {
       EXPECT_EQ(ack->prefill_rank, kPrefillRank);
+      expect_quiet(to.endpoint, ack->room);
+      ++acks_;
       sent_.push_back(
           fmt::format("ack room {} generation {}", ack->room.value(), ack->generation.value_or(0)));
     } else {
       sent_.push_back(std::string(kind_name(to.message)));
+    }
+  }
+  // What an acknowledgement says: nothing writes to the room's pages any more.
+  void expect_quiet(const DecodeEndpoint& endpoint, RoomId room) const {
+    const std::vector<std::uint32_t> pages =
+        storm_pages(endpoint.port - kFirstPort, static_cast<std::uint32_t>(room.value()));
+    for (const auto* unfinished : {&posted_, &unknown_}) {
+      for (const Posted& each : *unfinished) {
+        EXPECT_TRUE(each.write.target_region == kAuxRegion ||
+                    !std::ranges::count(pages, each.write.target_item))
+            << "page " << each.write.target_item << " of room " << room.value();
+      }
     }
   }
   void take(NotDone& what) { not_done_.push_back(what.what); }
@@ -241,11 +281,11 @@ class Rig final : public core::ActionSink, public core::Environment {
   std::map<std::uint64_t, KvPoll> status_;
   std::map<std::uint64_t, std::string> causes_;
   std::map<std::string, std::uint64_t> counters_;
-  std::vector<layout::Write> posted_;
-  std::vector<TicketId> tickets_;
-  SessionEpoch session_;
+  std::vector<Posted> posted_;
+  std::vector<Posted> unknown_;
   std::uint64_t next_sender_ = 1;
   std::size_t downs_ = 0;
+  std::size_t acks_ = 0;
   std::unique_ptr<core::Protocol> protocol_;
 };
 
@@ -260,8 +300,8 @@ TEST_F(PrefillTranslatorTest, ARoomSucceedsOnceItsWritesLanded) {
   const SenderId sender = rig_.send(1);
   ASSERT_EQ(rig_.status(sender), KvPoll::kTransferring);
   ASSERT_EQ(rig_.posted().size(), 5U);  // two pages of K and V, aux
-  EXPECT_EQ(rig_.posted()[0].target_item, 5U);
-  EXPECT_EQ(rig_.posted()[4].target_item, 3U);
+  EXPECT_EQ(rig_.posted()[0].write.target_item, 5U);
+  EXPECT_EQ(rig_.posted()[4].write.target_item, 3U);
   EXPECT_THAT(rig_.take_sent(), IsEmpty());
   rig_.finish_writes();
   EXPECT_THAT(rig_.take_sent(), ElementsAre("room 1 success"));
@@ -383,7 +423,7 @@ TEST_F(PrefillTranslatorTest, ARoomNumberMayComeAgainOnceItIsOver) {
   rig_.arrive(metadata(1, {7, 8}));
   const SenderId again = rig_.send(1);
   ASSERT_EQ(rig_.posted().size(), 5U);
-  EXPECT_EQ(rig_.posted()[0].target_item, 7U);
+  EXPECT_EQ(rig_.posted()[0].write.target_item, 7U);
   rig_.finish_writes();
   EXPECT_THAT(rig_.take_sent(), ElementsAre("room 1 success"));
   EXPECT_EQ(rig_.status(again), KvPoll::kSuccess);
@@ -501,6 +541,87 @@ TEST_F(PrefillTranslatorTest, MessagesOfOtherPartsAreCounted) {
   EXPECT_THAT(rig_.take_not_done(),
               ElementsAre("watermark is not served", "staging-rsp is not served",
                           "bootstrap is not served"));
+}
+
+// Whatever comes in whatever order: no acknowledgement while a write is under way (Rig::take), no
+// broken invariant of the core (Rig::run), and once all is over nothing is left open.
+TEST(PrefillTranslatorStorm, NothingIsAcknowledgedTooSoonAndNothingIsLeft) {
+  std::size_t acks = 0;
+  std::size_t downs = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Prng prng(seed);
+    Rig rig;
+    std::map<std::uint64_t, SenderId> senders;
+    const auto draw_registration = [&] {
+      const auto rank = static_cast<std::uint16_t>(prng.below(kStormRanks));
+      MooncakeRegistration out =
+          registration(fmt::format("s{}", rank), static_cast<std::uint16_t>(kFirstPort + rank));
+      out.memory.kv_pointers[0] += prng.below(8) == 0 ? 8 : 0;
+      return out;
+    };
+    const auto draw_metadata = [&] {
+      const auto rank = static_cast<std::uint32_t>(prng.below(kStormRanks));
+      const std::uint64_t room = prng.below(kStormRooms);
+      MooncakeMetadata out = metadata(room, storm_pages(rank, static_cast<std::uint32_t>(room)));
+      out.session = fmt::format("s{}", rank);
+      out.target.endpoint.port = static_cast<std::uint16_t>(kFirstPort + rank);
+      return out;
+    };
+    for (int step = 0; step < 120; ++step) {
+      const std::uint64_t room = prng.below(kStormRooms);
+      switch (prng.below(8)) {
+        case 0:
+          rig.arrive(draw_registration());
+          break;
+        case 1:
+        case 2:
+          rig.arrive(draw_metadata());
+          break;
+        case 3: {
+          AbortRoom abort =
+              abort_of(room, prng.below(4) == 0 ? std::nullopt : std::optional(prng.next() >> 1));
+          abort.endpoint->port = static_cast<std::uint16_t>(kFirstPort + prng.below(kStormRanks));
+          rig.arrive(abort);
+          break;
+        }
+        case 4:
+        case 5: {
+          const auto known = senders.find(room);
+          if (known == senders.end() || is_terminal(rig.status(known->second))) {
+            senders[room] = rig.send(room);
+          }
+          break;
+        }
+        case 6:
+          rig.finish_writes(
+              prng.below(4) == 0 ? layout::WriteOutcome::kUnknown : layout::WriteOutcome::kLanded,
+              prng.below(8));
+          break;
+        default:
+          if (prng.below(4) == 0) {
+            rig.become_quiet();
+          }
+      }
+    }
+    for (int round = 0; round < 3; ++round) {
+      for (std::uint64_t room = 0; room < kStormRooms; ++room) {
+        const auto known = senders.find(room);
+        if (known == senders.end() || is_terminal(rig.status(known->second))) {
+          senders[room] = rig.open(room);
+        }
+        rig.give(core::SenderAborted{
+            senders[room], Failure{FailureCode::kAborted, FailureWhere::kLocal, "the end", {}, 0}});
+      }
+      rig.finish_writes();
+      rig.become_quiet();
+    }
+    EXPECT_EQ(rig.translator().open_rooms(), 0U);
+    acks += rig.acks();
+    downs += rig.downs();
+  }
+  EXPECT_GT(acks, 500U);
+  EXPECT_GT(downs, 100U);
 }
 
 }  // namespace
