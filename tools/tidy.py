@@ -3,8 +3,9 @@
 
     tools/tidy.py [FOLDER|FILE...] [--build DIR] [--jobs N]
 
-Without arguments: src/base wire layout core data_plane runtime. Configures a tree of its own (preset
-tidy: clang, no precompiled header) for the compile commands, and builds only the generated headers.
+Without arguments: src/base wire layout core data_plane runtime dialect. Configures a tree of its own
+(preset tidy: clang, no precompiled header) for the compile commands, and builds only the generated
+headers.
 Exit 0 without a finding, 1 with some, 2 when it could not be run.
 """
 
@@ -18,7 +19,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ["src/base", "src/wire", "src/layout", "src/core", "src/data_plane", "src/runtime"]
+FOLDERS = ["src/base", "src/wire", "src/layout", "src/core", "src/data_plane", "src/runtime",
+           "src/dialect"]
 TIDY = "clang-tidy-19"
 GENERATED = "src/wire/generated/wire/kvferry_generated.h"
 FINDING = re.compile(r"^(/\S+?:\d+:\d+): (?:warning|error): (.*)$", re.MULTILINE)

@@ -178,7 +178,7 @@ Decoded room_status(Input frames, std::size_t skipped, const CodecLimits& limits
   FrameReader in("status", frames, skipped, 3, limits);
   RoomStatus out;
   out.room = in.room(0);
-  const std::int64_t most = static_cast<std::int64_t>(KvPoll::kSuccess);
+  const auto most = static_cast<std::int64_t>(KvPoll::kSuccess);
   out.status = static_cast<KvPoll>(in.number(1, "status", {0, most}));
   out.prefill_rank = to_u32(in.number(2, "prefill_rank", kAnyRank));
   out.reason = in.reason(3);
@@ -204,7 +204,7 @@ Decoded abort_ack(Input frames, const CodecLimits& limits) {
   if (out.prefill_rank) {
     out.generation = as<std::uint64_t>(in.optional_number(3, "generation", kAnyNumber));
   }
-  return finish(in, std::move(out));
+  return finish(in, out);
 }
 
 // The length is a field of four bytes, most significant first: alone in the protocol.

@@ -90,7 +90,7 @@ class FrameWriter {
 
 // One overload for each kind.
 struct Encoder {
-  Flavour flavour;
+  Flavour flavour = Flavour::kMooncake;
   FrameWriter out;
 
   void operator()(const MooncakeRegistration& in) {
