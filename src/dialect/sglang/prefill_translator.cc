@@ -480,7 +480,7 @@ void PrefillTranslator::on(Session& session, const wire::Done& done) {
   consumed.room = done.room;
   consumed.attempt = done.attempt;
   consumed.low_water_mark = low_water_mark(session);
-  say(session, std::move(consumed));
+  say(session, consumed);
 }
 
 void PrefillTranslator::on(Session& session, const wire::Failed& failed) {

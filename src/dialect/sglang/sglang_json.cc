@@ -152,7 +152,7 @@ class KeyReader {
     const json::value* value = find(key);
     return value == nullptr ? std::nullopt : text_or_null(key, *value);
   }
-  bool flag(std::string_view key) {
+  bool flag(std::string_view key) const {
     const json::value* value = find(key);
     return value != nullptr && to_bool(*value);
   }
