@@ -88,7 +88,8 @@ struct Options {
 
   // Bootstrap.
   std::vector<std::string> bootstrap_addresses;  // host:port of the registries of this fleet
-  std::vector<std::string> bootstrap_allow;      // further host:port that a request may name
+  // Further host:port that a request may name; "*:port" is every host at that port.
+  std::vector<std::string> bootstrap_allow;
   std::string cluster_token_file;  // first line: the token; second, optional: the next
   std::uint32_t lease_ms = 3'000;
   std::uint32_t http_try_timeout_ms = 1'000;

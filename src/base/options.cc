@@ -267,8 +267,8 @@ void add_process_rows(std::vector<OptionRow>& rows) {
       "a thread at one turn for so long is taken for dead: every room fails"));
   rows.push_back(
       addresses<&Options::bootstrap_addresses>("bootstrap_addresses", "registries of this fleet"));
-  rows.push_back(addresses<&Options::bootstrap_allow>("bootstrap_allow",
-                                                      "further registries a request may name"));
+  rows.push_back(addresses<&Options::bootstrap_allow>(
+      "bootstrap_allow", "further registries a request may name; *:port is any host"));
   rows.push_back(text<&Options::cluster_token_file>(
       "cluster_token_file", "path", "first line: the cluster token; second, optional: the next"));
   rows.push_back(number<&Options::lease_ms>("lease_ms", "ms", 100, kMaxMs,

@@ -12,6 +12,15 @@ bool contains(const std::vector<std::string>& list, const std::string& address) 
   return std::find(list.begin(), list.end(), address) != list.end();
 }
 
+// "*:port" allows every host at that port: fleets whose prefill servers come and go.
+bool allows(const std::vector<std::string>& list, const std::string& address) {
+  return std::any_of(list.begin(), list.end(), [&](const std::string& entry) {
+    return entry == address ||
+           (entry.starts_with("*:") &&
+            address.substr(std::min(address.rfind(':'), address.size())) == entry.substr(1));
+  });
+}
+
 bool same_peer(const core::PeerRow& a, const core::PeerRow& b) { return a.address == b.address; }
 
 bool same_rows(const std::vector<core::PeerRow>& a, const std::vector<core::PeerRow>& b) {
@@ -48,7 +57,7 @@ Status BootstrapClient::start() {
 
 Status BootstrapClient::check_allowed(const std::string& address) const {
   if (contains(options_.bootstrap_addresses, address) ||
-      contains(options_.bootstrap_allow, address)) {
+      allows(options_.bootstrap_allow, address)) {
     return {};
   }
   return fail(FailureCode::kUnauthorized,
@@ -63,6 +72,12 @@ Result<RegistryWorker*> BootstrapClient::worker_for(const std::string& address) 
   std::lock_guard lock(mutex_);
   if (stopping_) {
     return fail(FailureCode::kShuttingDown, "the manager was stopped");
+  }
+  // One thread each, and with "*:port" a request names them.
+  if (!workers_.contains(address) && workers_.size() >= options_.max_peers) {
+    return fail(FailureCode::kTableFull,
+                fmt::format("registry '{}' would be one more than max_peers = {}", address,
+                            options_.max_peers));
   }
   std::unique_ptr<RegistryWorker>& worker = workers_[address];
   if (worker == nullptr) {

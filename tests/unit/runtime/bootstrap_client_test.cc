@@ -192,6 +192,37 @@ TEST_F(BootstrapClientTest, RegistersWhereARequestSendsIt) {
               HasSubstr("decode:1"));
 }
 
+TEST_F(BootstrapClientTest, AStarAllowsEveryHostAtItsPort) {
+  BootstrapServerOptions other_options;
+  other_options.cluster_token_file = token_.path();
+  auto other = std::move(*BootstrapServer::start(other_options));
+  const std::string port = other->address().substr(other->address().rfind(':'));
+  options_.bootstrap_allow = {"*" + port};
+  test::RegistryClient registry(other->address(), token_.path());
+  ASSERT_EQ(registry.send(registry.registration("PUT", prefill(0, 1, 1))).status, 200);
+  start_client();
+  EXPECT_TRUE(resolve(other->address(), "p").rows);
+  // Another port, one that ends alike, and none at all stay strangers.
+  for (const std::string& stranger : {std::string("127.0.0.1:1"), "127.0.0.1:1" + port.substr(1),
+                                      std::string("127.0.0.1"), std::string()}) {
+    const auto answer = resolve(stranger, "p");
+    ASSERT_FALSE(answer.rows);
+    EXPECT_EQ(answer.rows.error().code, FailureCode::kUnauthorized) << stranger;
+  }
+}
+
+TEST_F(BootstrapClientTest, RegistriesThatRequestsNameAreLimited) {
+  options_.bootstrap_allow = {"*:9"};
+  options_.max_peers = 2;
+  start_client();  // one is configured
+  EXPECT_TRUE(client_->keep_paired("127.0.0.2:9"));
+  const Status third = client_->keep_paired("127.0.0.3:9");
+  ASSERT_FALSE(third);
+  EXPECT_EQ(third.error().code, FailureCode::kTableFull);
+  EXPECT_THAT(third.error().what, HasSubstr("max_peers = 2"));
+  EXPECT_TRUE(client_->keep_paired("127.0.0.2:9"));
+}
+
 TEST_F(BootstrapClientTest, AnUnreachableRegistryFailsTheRoomAndNothingElse) {
   const std::string address = server_->address();
   server_.reset();
