@@ -1,0 +1,167 @@
+"""Decode side of one room, as SGLang's scheduler drives it.
+
+Threads: the scheduler's, apart from doom(), which a thread that asked prefill to compute a request
+again may call; no method waits.
+
+Ownership: pages given to send_metadata() are kvferry's until poll() returns Success, or until the
+manager's pump has them back. While they are, abort_notified says so to SGLang's scheduler, which then
+holds the request and its pages and asks KvferryKVManager.is_abort_release_safe() in each of its loops.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import kvferry
+import numpy
+from sglang.srt.disaggregation.base.conn import BaseKVReceiver, KVTransferDestination
+from sglang.srt.disaggregation.common.conn import KVTransferError
+
+from kvferry.sglang import binding, topology
+from kvferry.sglang.layout import state_slots
+from kvferry.sglang.manager import KvferryKVManager, check_room
+from kvferry.sglang.metadata import MetadataError
+
+Failed = kvferry.KvPoll.Failed
+Success = kvferry.KvPoll.Success
+
+
+class KvferryKVReceiver(BaseKVReceiver):
+    require_staging = False
+
+    def __init__(self, mgr: KvferryKVManager, bootstrap_addr: str,
+                 bootstrap_room: int | None = None) -> None:
+        self.kv_mgr = mgr
+        self.bootstrap_addr = bootstrap_addr
+        self.bootstrap_room = bootstrap_room
+        self.conclude_state: int | None = None
+        self.abort_notified = False
+        self.bootstrap_infos: list[dict[str, Any]] | None = None  # a row per prefill rank that writes
+        self.prefill_info: Any = None
+        self._failure: str | None = check_room(bootstrap_room)
+        self._slot: int | None = None
+        self._row: int | None = None
+        self._granted = False  # pages were given and Success was not read
+        self._doom: str | None = None  # the room is to fail with this at the next poll
+        mgr.pump()
+        self._core: kvferry.KvReceiver | None = None
+        if self._failure is not None:
+            self.conclude_state = Failed
+            return
+        mgr.prefills.want(bootstrap_addr)
+        self._core = kvferry.KvReceiver(mgr.core, bootstrap_room,
+                                        binding.derive(bootstrap_addr, bootstrap_room))
+
+    @property
+    def supports_host_destination(self) -> bool:
+        return False
+
+    def init(self, prefill_dp_rank: int) -> None:
+        if self.conclude_state is not None or self._core is None:
+            return
+        info = self.kv_mgr.prefills.servers.get(self.bootstrap_addr)
+        fault = self.kv_mgr.prefills.faults.get(self.bootstrap_addr)
+        if info is None or fault is not None:
+            self.fail(fault or f"nothing is known of prefill server {self.bootstrap_addr}")
+            return
+        self.prefill_info = info
+        count = topology.writer_count(info, self.kv_mgr.attn_tp_size)
+        self.bootstrap_infos = [{"is_dummy": False, "rank": rank} for rank in range(count)]
+        try:
+            self._core.init(self.bootstrap_addr, "", prefill_dp_rank)
+        except kvferry.KvferryError as error:
+            self.fail(str(error))
+
+    def send_metadata(self, kv_indices: numpy.ndarray, aux_index: int | None = None,
+                      state_indices: Sequence[Any] | None = None,
+                      decode_prefix_len: int | None = None,
+                      destination: KVTransferDestination = KVTransferDestination.DEVICE,
+                      device_kv_indices: numpy.ndarray | None = None) -> None:
+        """kv_indices: pages past the prefix, in prompt order. aux_index: this request's metadata
+        row. decode_prefix_len: tokens that are here already, whole pages."""
+        if destination != KVTransferDestination.DEVICE or device_kv_indices is not None:
+            raise NotImplementedError("kvferry writes to the KV pool that was registered only")
+        if self.conclude_state is not None or self._core is None:
+            return
+        self._row = aux_index
+        self._slot = self.kv_mgr.rows.take()
+        if self._slot is None:
+            self.fail(f"all {self.kv_mgr.rows.slots} metadata slots are in use")
+            return
+        grants = topology.expected_grants(self.prefill_info, self.kv_mgr.attn_tp_size)
+        try:
+            self._core.send_metadata(kv_indices, self._slot, state_slots(state_indices),
+                                     decode_prefix_len or 0, grants)
+        except kvferry.KvferryError as error:
+            self.kv_mgr.rows.give_back(self._slot)
+            self._slot = None
+            self.fail(str(error))
+            return
+        self._granted = True
+        self.kv_mgr.hold(self._core.id(), self.bootstrap_room, self._slot)
+
+    def poll(self) -> int:
+        if self.conclude_state is not None:
+            return self.conclude_state
+        if self._doom is not None:
+            self.fail(self._doom)
+            return Failed
+        status = self._core.poll()  # type: ignore[union-attr]
+        if status == Success:
+            return self._succeed()
+        if status == Failed:
+            self.conclude_state = status
+            self.kv_mgr.note_failure(self.bootstrap_addr, self._core.failure())
+        return status
+
+    def _succeed(self) -> int:
+        """Pages and metadata slot are SGLang's now; the row is put where SGLang reads it."""
+        self._granted = False
+        self.conclude_state = Success
+        try:
+            self.kv_mgr.rows.read(self._slot, self._row or 0)
+        except MetadataError as error:
+            self._failure, self.conclude_state = str(error), Failed
+        self.kv_mgr.settle(self._core.id())  # type: ignore[union-attr]
+        return self.conclude_state
+
+    def doom(self, why: str) -> None:
+        """Fails the room at the next poll. Any thread."""
+        self._doom = why
+
+    def abort(self) -> None:
+        self.fail("aborted by SGLang's decode scheduler")
+
+    def fail(self, why: str) -> None:
+        """Ends the room with this cause, unless it has one."""
+        if self._core is not None and self.conclude_state != Success:
+            self._core.abort(why)
+            if self._core.failure() is None:
+                self._failure = self._failure or why
+        self.conclude_state = Failed
+        self.ensure_abort_notified()
+
+    def ensure_abort_notified(self, *, force_arm: bool = False) -> None:
+        """Ends the room, if it lives, and says by abort_notified whether pages must be held."""
+        if self._core is not None and self._granted:
+            self._core.abort("failed at SGLang's decode scheduler")
+            if self._core.poll() == Success:  # it was first: the pages are fenced, and SGLang's
+                self._granted = False
+                self.kv_mgr.settle(self._core.id())
+        self.abort_notified = self._granted
+
+    def clear(self) -> None:
+        if self._core is not None:
+            if self.conclude_state is None:
+                self.conclude_state = Failed
+            self._core.clear()
+        self.kv_mgr.pump()
+
+    def failure_exception(self) -> NoReturn:
+        failure, other_rank = self._failure, False
+        if failure is None and self._core is not None:
+            cause = self._core.failure()
+            other_rank = cause is None
+            failure = str(cause) if cause is not None else None
+        self.conclude_state = Failed
+        self.ensure_abort_notified()
+        raise KVTransferError(self.bootstrap_room, failure or "failed on another rank", other_rank)
