@@ -3,6 +3,7 @@
 import types
 from collections import deque
 
+import kvferry
 import world
 from sglang.srt.disaggregation.decode import DecodePreallocQueue, DecodeTransferQueue
 from sglang.srt.disaggregation.utils import (DisaggregationMode, KVClassType,
@@ -95,8 +96,10 @@ class Decode:
         """SGLang gives the pages of a failed request to its allocator."""
         pages, req.kv.pages, req.kv.holds_kv = req.kv.pages, None, False
         granted = req.granted_pages
+        # An abort may come just after the end: then the pages were fenced, and passed to SGLang.
+        passed = bool(granted) and req.core.poll() == kvferry.KvPoll.Success
         self.freed_early += [page for page in granted
-                             if not self.witness.take(req.bootstrap_room, page)]
+                             if not self.witness.take(req.bootstrap_room, page) and not passed]
         self.pool.poison(pages)
         self.poisoned.append(pages)
         self._reuse_poisoned(len(self.poisoned) - self.plan.poisoned_rooms)
@@ -137,7 +140,7 @@ class Decode:
             raise RuntimeError("the decode pool is too small for the plan")
         prefix = self.plan.prefix_pages(number)
         req.kv.pages, req.kv.holds_kv = pages, True
-        req.granted_pages = pages[prefix:]
+        req.granted_pages, req.core = pages[prefix:], entry.kv_receiver._core
         self.pool.fill(req.bootstrap_room, 0, pages[:prefix])
         self.prealloc._send_kv_metadata(
             entry, world.token_row(pages[prefix:]), world.PAGE_TOKENS, None,

@@ -48,8 +48,5 @@ def test_a_release_without_proof_is_seen(site, sglang_python):
     plan = Plan(rooms=100, abort_percent=50)
     with Fleet(plan, site, sglang_python) as fleet:
         fleet.ask(fleet.decode, "believe_without_proof")
-        try:
-            _, decode = fleet.run()
-        except RuntimeError:
-            return  # pages in two grants at once were refused
-    assert decode[0]["freed_early"] > 0 or decode[0]["fault_count"] > 0
+        _, decode = fleet.run()
+    assert decode[0]["freed_early"] > 0
