@@ -226,8 +226,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path, help="file for the figures")
     parser.add_argument("--check", action="store_true", help="exit 1 when short of the goals")
     options = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(options.site.resolve()),
-                                                os.environ.get("PYTHONPATH", "")])
+    sys.path.append(str(options.site.resolve()))  # a spawned process gets its parent's
     multiprocessing.set_start_method("spawn")
     pairs = []
     try:

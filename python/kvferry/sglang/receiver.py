@@ -22,6 +22,8 @@ from kvferry.sglang.manager import KvferryKVManager, check_room
 from kvferry.sglang.metadata import MetadataError
 
 Failed = kvferry.KvPoll.Failed
+Bootstrapping = kvferry.KvPoll.Bootstrapping
+WaitingForInput = kvferry.KvPoll.WaitingForInput
 Success = kvferry.KvPoll.Success
 
 
@@ -111,12 +113,21 @@ class KvferryKVReceiver(BaseKVReceiver):
         if status == Failed:
             self.conclude_state = status
             self.kv_mgr.note_failure(self.bootstrap_addr, self._core.failure())
+        elif status == Bootstrapping and self._may_be_given_early():
+            return WaitingForInput
         return status
+
+    def _may_be_given_early(self) -> bool:
+        """kvferry keeps metadata that comes before the session is there, which saves a turn of
+        SGLang's event loop; but pages are not set aside for a server that may not answer."""
+        return (self.bootstrap_infos is not None and not self._granted
+                and self.kv_mgr.prefills.is_proven(self.bootstrap_addr))
 
     def _succeed(self) -> int:
         """Pages and metadata slot are SGLang's now; the row is put where SGLang reads it."""
         self._granted = False
         self.conclude_state = Success
+        self.kv_mgr.prefills.prove(self.bootstrap_addr)
         try:
             self.kv_mgr.rows.read(self._slot, self._row or 0)
         except MetadataError as error:

@@ -83,6 +83,14 @@ class PrefillTable:
         self._executor = executor
         self._lock = threading.Lock()
         self._fetching: set[str] = set()
+        self._proven: set[str] = set()  # the last room that ended there succeeded
+
+    def prove(self, address: str) -> None:
+        self._proven.add(address)
+
+    def is_proven(self, address: str) -> bool:
+        """Whether the last room of this server that ended for its own reasons succeeded."""
+        return address in self._proven
 
     def want(self, address: str) -> bool:
         """Whether the server is known; when it is not, it is asked."""
@@ -93,6 +101,7 @@ class PrefillTable:
 
     def ask(self, address: str) -> None:
         """Asks the server in the background; until it answers, what is known of it stays."""
+        self._proven.discard(address)
         with self._lock:
             if address in self._fetching:
                 return
