@@ -113,6 +113,7 @@ help:  ## List the targets
 test-venv: test-packages
 	@$(PYTHON) $(SETUP)/venv.py e2e
 	@$(PYTHON) $(SETUP)/venv.py python
+	@$(PYTHON) $(SETUP)/venv.py --no-deps peer-sglang
 
 test-packages:
 	@$(SETUP)/packages.sh build demo test spec

@@ -125,6 +125,9 @@ class Decode:
             if req.finished_reason is not None:
                 entry.kv_receiver.clear()
                 failed.append(req)
+            elif entry.waiting_for_input and self.plan.abort_of(req.plan_number) == "decode early":
+                entry.kv_receiver.abort()
+                continue
             elif entry.waiting_for_input:
                 self._grant(entry)
             else:
@@ -147,7 +150,7 @@ class Decode:
             decode_prefix_len=prefix * world.PAGE_TOKENS)
         self.transfers.add(entry)
         req.metadata_buffer_index = entry.metadata_buffer_index
-        if self.plan.is_aborted_by(number, "decode"):
+        if self.plan.abort_of(number) == "decode late":
             entry.kv_receiver.abort()
 
     def turn(self):

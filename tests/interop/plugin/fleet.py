@@ -87,19 +87,28 @@ class Fleet:
                   "KVFERRY_BOOTSTRAP_ALLOW": f"127.0.0.1:{port}",
                   "KVFERRY_STOP_TIMEOUT_MS": "500"} | ({} if alias is None else
                                                        {"KVFERRY_SGLANG_ALIAS": alias})
-        self.prefill, self.decode = [], []
-        for role, size, ranks in (("prefill", prefill_tp, self.prefill),
-                                  ("decode", decode_tp, self.decode)):
-            epoch = {"KVFERRY_ENGINE_EPOCH": str(secrets.randbits(63) | 1)} if size > 1 else {}
-            for tp_rank, links in enumerate(_links(size)):
-                given = {"role": role, "tp_rank": tp_rank, "tp_size": size, "port": port,
-                         "plan": dataclasses.asdict(plan), "backend": backend, "links": links}
-                ranks.append(Rank(python, site, given, shared | epoch | (environment or {})))
+        self._site, self._python = site, python
+        self._given = {"port": port, "plan": dataclasses.asdict(plan), "backend": backend}
+        self._environment = shared | (environment or {})
+        self.prefill = self._engine("prefill", prefill_tp)
+        self.decode = self._engine("decode", decode_tp)
         try:
             answers(self.ranks, START_SECONDS)
         except BaseException:
             self.close()
             raise
+
+    def _engine(self, role, size):
+        """Starts one launch of an engine."""
+        epoch = {"KVFERRY_ENGINE_EPOCH": str(secrets.randbits(63) | 1)} if size > 1 else {}
+        return [Rank(self._python, self._site, self._given | {
+            "role": role, "tp_rank": tp_rank, "tp_size": size, "links": links},
+            self._environment | epoch) for tp_rank, links in enumerate(_links(size))]
+
+    def restart_prefill(self):
+        """The next life of prefill, at the same bootstrap address."""
+        self.prefill = self._engine("prefill", len(self.prefill))
+        answers(self.prefill, START_SECONDS)
 
     @property
     def ranks(self):
@@ -110,9 +119,9 @@ class Fleet:
             each.ask(*words)
         return answers(ranks, seconds)
 
-    def run(self, seconds=120):
+    def run(self, seconds=60, first_room=None):
         """Returns (figures of the prefill ranks, figures of the decode ranks)."""
-        said = self.ask(self.ranks, "run", seconds, seconds=seconds + START_SECONDS)
+        said = self.ask(self.ranks, "run", seconds, first_room, seconds=seconds + START_SECONDS)
         return said[:len(self.prefill)], said[len(self.prefill):]
 
     def close(self):

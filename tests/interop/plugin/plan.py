@@ -13,6 +13,7 @@ class Plan:
     abort_percent: int = 10  # half of them by prefill, half by decode
     poisoned_rooms: int = 8  # failed rooms whose freed pages are watched before they are used again
     max_pages: int = 6
+    twice: int = -1  # this request has the room number of the one before it
 
     @property
     def rows(self):
@@ -23,7 +24,7 @@ class Plan:
         return 1 + self.max_pages * (2 * self.concurrency + self.poisoned_rooms)
 
     def room(self, number):
-        return self.first_room + number
+        return self.first_room + number - (number == self.twice)
 
     def pages(self, number):
         return 1 + number % self.max_pages
@@ -39,8 +40,16 @@ class Plan:
     def is_chunked(self, number):
         return number % 3 == 0
 
-    def is_aborted_by(self, number, role):
+    def abort_of(self, number):
+        """Who aborts this room and when, as "decode early" (before its pages are given), "decode
+        late", "prefill early" (before anything is sent), "prefill late"; None for most rooms."""
         if not self.abort_percent:
-            return False
+            return None
         step = 100 // self.abort_percent
-        return number % step == step - 1 and (number // step) % 2 == (role == "prefill")
+        if number % step != step - 1:
+            return None
+        return ("decode late", "prefill late", "decode early", "prefill early")[
+            number // step % 4]
+
+    def aborted(self):
+        return sum(self.abort_of(number) is not None for number in range(self.rooms))

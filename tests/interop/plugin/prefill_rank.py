@@ -69,6 +69,8 @@ class Prefill(SchedulerDisaggregationPrefillMixin):
         req = world.request(room, self.plan.tokens(number), self.port)
         req.plan_number = number
         self.disagg_prefill_bootstrap_queue.add(req, num_kv_heads=1)
+        if self.plan.abort_of(number) == "prefill early":
+            req.disagg_kv_sender.abort()
         return req
 
     def compute(self, req):
@@ -90,7 +92,7 @@ class Prefill(SchedulerDisaggregationPrefillMixin):
                                end_idx=(prefix + (len(pages) - prefix) // 2) * world.PAGE_TOKENS)
         self.disagg_prefill_inflight_queue.append(req)
         self.send_kv_chunk(req, last_chunk=True)
-        if self.plan.is_aborted_by(number, "prefill"):
+        if self.plan.abort_of(number) == "prefill late":
             req.disagg_kv_sender.abort()
 
     def turn(self):

@@ -7,12 +7,12 @@ test (commands, answers) and to the other ranks of its engine.
 """
 
 import ctypes
+import dataclasses
 import json
 import logging
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
@@ -67,32 +67,39 @@ def _believe_without_proof(rank):
     return "done"
 
 
-def _run(rank, seconds):
-    """Takes all rooms of the plan through. Returns figures and faults."""
+def _run(rank, seconds, first_room=None):
+    """Takes all rooms of the plan through. Returns figures, causes of failures, and faults."""
+    if first_room is not None:
+        rank.plan = dataclasses.replace(rank.plan, first_room=first_room)
     plan = rank.plan
-    following, live, faults = 0, set(), []
+    following, live, faults, causes = 0, {}, [], []
     counts = {"succeeded": 0, "failed": 0}
     end = time.monotonic() + seconds
     while following < plan.rooms or live:
         while following < plan.rooms and len(live) < plan.concurrency:
-            live.add(rank.open(following).bootstrap_room)
+            req = rank.open(following)
+            live[id(req)] = req
             following += 1
         ended = rank.turn()
         faults += rank.check(ended)
         for req in ended:
-            live.discard(req.bootstrap_room)
+            del live[id(req)]
             aborted = type(req.finished_reason).__name__ == "FinishAbort"
             counts["failed" if aborted else "succeeded"] += 1
+            if aborted:
+                causes.append(req.finished_reason.message)
         if not ended:
             if time.monotonic() > end:
-                raise RuntimeError(f"{len(live)} rooms do not end: {sorted(live)[:5]}; "
+                raise RuntimeError(f"{len(live)} rooms do not end: "
+                                   f"{[each.rid for each in live.values()][:5]}; "
                                    f"{rank.manager.core.dump_status()[:2000]}")
             time.sleep(IDLE_SECONDS)
     while not rank.quiet():
         if time.monotonic() > end:
             raise RuntimeError(f"kvferry gives not all back: {rank.manager.core.dump_status()[:2000]}")
         time.sleep(IDLE_SECONDS)
-    return counts | {"faults": faults[:20], "fault_count": len(faults)} | _pages(rank)
+    return counts | {"causes": causes, "faults": faults[:20],
+                     "fault_count": len(faults)} | _pages(rank)
 
 
 def _pages(rank):
@@ -101,10 +108,6 @@ def _pages(rank):
     rank._reuse_poisoned(len(rank.poisoned))
     return {"freed_early": len(rank.freed_early), "late_bytes": rank.late_bytes,
             "timer": rank.transfers.deferred_kv_release_timeout}
-
-
-def _threads(_rank):
-    return sorted(each.name for each in threading.enumerate())
 
 
 if __name__ == "__main__":
