@@ -267,8 +267,9 @@ class KvferryKVManager(BaseKVManager):
 
     def deregister_buffer_to_engine(self) -> None:
         """SGLang is about to unmap the KV pool, which kvferry's threads may be reading."""
-        raise RuntimeError("kvferry can't let go of its memory while it runs: release_memory_occupation "
-                           "does not work with this backend; stop the server instead")
+        raise RuntimeError("kvferry can't let go of its memory while it runs: "
+                           "release_memory_occupation does not work with this backend; stop the "
+                           "server instead")
 
     def teardown(self) -> None:
         """Fails all rooms and ends the threads. Idempotent."""

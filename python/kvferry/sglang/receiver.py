@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import kvferry
-import numpy
 from sglang.srt.disaggregation.base.conn import BaseKVReceiver, KVTransferDestination
 from sglang.srt.disaggregation.common.conn import KVTransferError
 
@@ -35,6 +34,7 @@ class KvferryKVReceiver(BaseKVReceiver):
         self.kv_mgr = mgr
         self.bootstrap_addr = bootstrap_addr
         self.bootstrap_room = bootstrap_room
+        self._room = bootstrap_room or 0
         self.conclude_state: int | None = None
         self.abort_notified = False
         self.bootstrap_infos: list[dict[str, Any]] | None = None  # a row per prefill rank that writes
@@ -50,8 +50,8 @@ class KvferryKVReceiver(BaseKVReceiver):
             self.conclude_state = Failed
             return
         mgr.prefills.want(bootstrap_addr)
-        self._core = kvferry.KvReceiver(mgr.core, bootstrap_room,
-                                        binding.derive(bootstrap_addr, bootstrap_room))
+        self._core = kvferry.KvReceiver(mgr.core, self._room,
+                                        binding.derive(bootstrap_addr, self._room))
 
     @property
     def supports_host_destination(self) -> bool:
@@ -73,12 +73,12 @@ class KvferryKVReceiver(BaseKVReceiver):
         except kvferry.KvferryError as error:
             self.fail(str(error))
 
-    def send_metadata(self, kv_indices: numpy.ndarray, aux_index: int | None = None,
+    def send_metadata(self, kv_indices: Any, aux_index: int | None = None,
                       state_indices: Sequence[Any] | None = None,
                       decode_prefix_len: int | None = None,
                       destination: KVTransferDestination = KVTransferDestination.DEVICE,
-                      device_kv_indices: numpy.ndarray | None = None) -> None:
-        """kv_indices: pages past the prefix, in prompt order. aux_index: this request's metadata
+                      device_kv_indices: Any = None) -> None:
+        """kv_indices: array of int32, pages past the prefix, in prompt order. aux_index: this request's metadata
         row. decode_prefix_len: tokens that are here already, whole pages."""
         if destination != KVTransferDestination.DEVICE or device_kv_indices is not None:
             raise NotImplementedError("kvferry writes to the KV pool that was registered only")
@@ -99,20 +99,21 @@ class KvferryKVReceiver(BaseKVReceiver):
             self.fail(str(error))
             return
         self._granted = True
-        self.kv_mgr.hold(self._core.id(), self.bootstrap_room, self._slot)
+        self.kv_mgr.hold(self._core.id(), self._room, self._slot)
 
     def poll(self) -> int:
         if self.conclude_state is not None:
             return self.conclude_state
-        if self._doom is not None:
-            self.fail(self._doom)
+        core = self._core
+        if core is None or self._doom is not None:
+            self.fail(self._doom or "no room was opened")
             return Failed
-        status = self._core.poll()  # type: ignore[union-attr]
+        status = core.poll()
         if status == Success:
-            return self._succeed()
+            return self._succeed(core.id())
         if status == Failed:
             self.conclude_state = status
-            self.kv_mgr.note_failure(self.bootstrap_addr, self._core.failure())
+            self.kv_mgr.note_failure(self.bootstrap_addr, core.failure())
         elif status == Bootstrapping and self._may_be_given_early():
             return WaitingForInput
         return status
@@ -123,16 +124,16 @@ class KvferryKVReceiver(BaseKVReceiver):
         return (self.bootstrap_infos is not None and not self._granted
                 and self.kv_mgr.prefills.is_proven(self.bootstrap_addr))
 
-    def _succeed(self) -> int:
+    def _succeed(self, owner: int) -> int:
         """Pages and metadata slot are SGLang's now; the row is put where SGLang reads it."""
         self._granted = False
         self.conclude_state = Success
         self.kv_mgr.prefills.prove(self.bootstrap_addr)
         try:
-            self.kv_mgr.rows.read(self._slot, self._row or 0)
+            self.kv_mgr.rows.read(self._slot or 0, self._row or 0)
         except MetadataError as error:
             self._failure, self.conclude_state = str(error), Failed
-        self.kv_mgr.settle(self._core.id())  # type: ignore[union-attr]
+        self.kv_mgr.settle(owner)
         return self.conclude_state
 
     def doom(self, why: str) -> None:

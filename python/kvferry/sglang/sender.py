@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import kvferry
-import numpy
 from sglang.srt.disaggregation.base.conn import BaseKVSender, KVTransferMetric
 from sglang.srt.disaggregation.common.conn import KVTransferError
 
@@ -64,10 +63,10 @@ class KvferryKVSender(BaseKVSender):
             self._slot = None
             self._fail(str(error))
 
-    def send(self, kv_indices: numpy.ndarray, state_indices: Sequence[Any] | None = None,
+    def send(self, kv_indices: Any, state_indices: Sequence[Any] | None = None,
              num_kv_tokens: int | None = None, indices_event: Any = None) -> None:
-        """Sends the next pages; the call that completes their number is the last one, and the
-        metadata row and the state go with it."""
+        """Sends the next pages (an array of int32); the call that completes their number is the last
+        one, and the metadata row and the state go with it."""
         if self.conclude_state is not None or self._core is None or self._slot is None:
             return
         if self._sent == self._pages and self._pages > 0:
@@ -91,9 +90,9 @@ class KvferryKVSender(BaseKVSender):
             self._fail(str(error))
 
     def poll(self) -> int:
-        if self.conclude_state is not None:
-            return self.conclude_state
-        status = self._core.poll()  # type: ignore[union-attr]
+        if self.conclude_state is not None or self._core is None:
+            return Failed if self.conclude_state is None else self.conclude_state
+        status = self._core.poll()
         if status == Success or status == Failed:
             self.conclude_state = status
             if status == Success and self._started is not None:

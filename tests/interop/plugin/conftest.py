@@ -1,5 +1,5 @@
-"""SGLang's own code with kvferry's plug-in. Children run on the interpreter that has SGLang; pytest runs
-on one that has pytest. Both must be of one version, since they share the package's module."""
+"""SGLang's own code with kvferry's plug-in. Children run on the interpreter that has SGLang; pytest
+runs on one that has pytest. Both must be of one version, since they share the package's module."""
 
 import os
 import pathlib

@@ -24,7 +24,8 @@ PR_SET_PDEATHSIG = 1
 def serve(control, given):
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr,
-                        format=f"{given['role']} {given['tp_rank']} %(levelname)s %(name)s: %(message)s")
+                        format=f"{given['role']} {given['tp_rank']} "
+                               "%(levelname)s %(name)s: %(message)s")
     logging.Logger.warning_once = lambda self, text, *values: self.warning(text, *values)
     logging.Logger.info_once = lambda self, text, *values: self.info(text, *values)
     try:

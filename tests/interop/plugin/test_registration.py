@@ -89,8 +89,8 @@ plugin.verify_after = lambda registry: (register(), before(registry))
 
 
 def test_processes_without_schedulers_import_little(site, sglang_python):
-    code, text = run(site, sglang_python, START.replace('backend="kvferry")', 'backend="kvferry", schedulers=False)')
-                     + """
+    without = START.replace('backend="kvferry")', 'backend="kvferry", schedulers=False)')
+    code, text = run(site, sglang_python, without + """
 from sglang.srt.plugins import load_plugins
 load_plugins()
 print("decode imported:", "sglang.srt.disaggregation.decode" in sys.modules)
