@@ -208,3 +208,86 @@ print("\\n".join(f"| `{each.name}` | {each.use.value} | {each.what}" for each in
 """)
     missing = [line for line in text.splitlines() if line not in manual]
     assert not missing, missing
+
+
+def test_no_call_waits_for_a_server_that_says_nothing(site, sglang_python):
+    """The order shows it: the server accepts only after the scheduler's calls have returned."""
+    run(site, sglang_python, """
+import os, socket
+listener = socket.create_server(("127.0.0.1", 0))
+port = listener.getsockname()[1]
+os.environ["KVFERRY_BOOTSTRAP_ALLOW"] = address = f"127.0.0.1:{port}"
+""" + MANAGER + """
+from kvferry.sglang.receiver import KvferryKVReceiver
+manager = KvferryKVManager(arguments, DisaggregationMode.DECODE, None)
+assert not manager.try_ensure_parallel_info(address)
+receiver = KvferryKVReceiver(manager, address, 5)
+assert receiver.poll() == 1
+receiver.abort()
+assert receiver.poll() == 0 and not receiver.abort_notified
+try:
+    receiver.failure_exception()
+except Exception as error:
+    assert "aborted by SGLang's decode scheduler" in error.failure_reason, error
+    assert not error.is_from_another_rank
+receiver.clear()
+assert manager.is_abort_release_safe(5, 1)
+manager.teardown()
+listener.settimeout(30)
+asked = listener.accept()[0].recv(4096).decode()
+assert asked.startswith("GET /route?"), asked
+os._exit(0)
+""")
+
+
+def test_rooms_that_sglang_can_not_tell_apart_are_refused(site, sglang_python):
+    run(site, sglang_python, MANAGER + """
+from kvferry.sglang.receiver import KvferryKVReceiver
+manager = KvferryKVManager(arguments, DisaggregationMode.DECODE, None)
+for room in (0, None, 2**64):
+    receiver = KvferryKVReceiver(manager, "127.0.0.1:8998", room)
+    assert receiver.poll() == 0
+    try:
+        receiver.failure_exception()
+    except Exception as error:
+        assert "from 1 to" in error.failure_reason, error
+""", KVFERRY_BOOTSTRAP_ALLOW="127.0.0.1:8998")
+
+
+def test_data_parallel_ranks_are_told_as_decode_looks_them_up(site, sglang_python):
+    """SGLang's own look-up, which no backend can replace, finds what the plug-in's sender told."""
+    run(site, sglang_python, """
+import socket
+with socket.create_server(("127.0.0.1", 0)) as free:
+    port = free.getsockname()[1]
+import host_sglang
+load = host_sglang.load
+host_sglang.load = lambda bootstrap_port, **given: load(bootstrap_port=port, **given)
+""" + MANAGER + """
+import os, time
+os.environ["KVFERRY_ENGINE_EPOCH"] = "7"
+settings.num_dp_ranks = settings.dp_size = settings.attn_dp_size = 2
+settings.attn_dp_rank = arguments.system_dp_rank = 1
+from sglang.srt.disaggregation.common.conn import CommonKVReceiver
+from kvferry.sglang.bootstrap import KvferryKVBootstrapServer
+from kvferry.sglang.sender import KvferryKVSender
+server = KvferryKVBootstrapServer(host="127.0.0.1", port=port)
+manager = KvferryKVManager(arguments, DisaggregationMode.PREFILL, None)
+assert (manager.rank.dp_rank, manager.rank.dp_size) == (1, 2)
+address = f"127.0.0.1:{port}"
+assert KvferryKVSender(manager, address, 5).poll() == 1
+wrong = KvferryKVSender(manager, address, 4)
+assert wrong.poll() == 0
+try:
+    wrong.failure_exception()
+except Exception as error:
+    assert "FORCE_QUERY_PREFILL_DP_RANK" in error.failure_reason
+assert KvferryKVSender(manager, address, 6, req_has_disagg_prefill_dp_rank=True).poll() == 1
+settings.load_balance_method = "round_robin"
+assert KvferryKVSender(manager, address, 8).poll() == 1
+end = time.monotonic() + 30
+while CommonKVReceiver.query_prefill_dp_ranks(address, [8]) != {"8": 1}:
+    assert time.monotonic() < end
+manager.teardown()
+os._exit(0)
+""", SGLANG_HOST_IP="127.0.0.1")

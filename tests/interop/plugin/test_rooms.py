@@ -32,6 +32,17 @@ def test_rooms_arrive_with_a_tenth_aborted(site, sglang_python, backend, alias):
     assert decode[0]["failed"] > plan.aborted() // 4
 
 
+def test_rooms_over_tcp_with_a_cluster_token(site, sglang_python, tmp_path):
+    """Signed registrations go through SGLang's bootstrap port unchanged."""
+    token = tmp_path / "token"
+    token.write_text("a secret of this fleet\n", encoding="utf-8")
+    plan = Plan(rooms=60)
+    with Fleet(plan, site, sglang_python, environment={
+            "KVFERRY_CLUSTER_TOKEN_FILE": str(token), "KVFERRY_TRANSPORT": "tcp"}) as fleet:
+        prefill, decode = fleet.run()
+    require_all_well(plan, prefill, decode, plan.aborted())
+
+
 @pytest.mark.parametrize(("prefill_tp", "decode_tp"), [(2, 2), (2, 1), (1, 2)])
 def test_tensor_parallel_ranks(site, sglang_python, prefill_tp, decode_tp):
     plan = Plan(rooms=min(ROOMS, 150))
