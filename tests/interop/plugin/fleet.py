@@ -84,7 +84,7 @@ class Fleet:
             any_port.bind(("127.0.0.1", 0))
             port = any_port.getsockname()[1]
         shared = {"SGLANG_HOST_IP": "127.0.0.1", "SGLANG_PLUGINS": "kvferry",
-                  "KVFERRY_BOOTSTRAP_ALLOW": f"127.0.0.1:{port}",
+                  "KVFERRY_BOOTSTRAP_ALLOW": f"*:{port}",
                   "KVFERRY_STOP_TIMEOUT_MS": "500"} | ({} if alias is None else
                                                        {"KVFERRY_SGLANG_ALIAS": alias})
         self._site, self._python = site, python
