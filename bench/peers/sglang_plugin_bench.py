@@ -29,6 +29,7 @@ import types
 import sglang_peer
 
 ENGINES = ("null", "process_vm", "kvferry")
+IDLE_SECONDS = 0.0001  # as SGLang's own loop yields: PREFILL_INPUT_POLL_INTERVAL_S
 COUNTER_SECONDS = 0.001
 IDLE_SAMPLE_SECONDS = 1.0
 MIN_COUNTER_SHARE = 0.75
@@ -131,7 +132,7 @@ class Engine(sglang_peer.Engine):
 
 def serve(engine, role, port, slots, control):
     _prepare(engine, port)
-    sglang_peer.Engine = Engine
+    sglang_peer.Engine, sglang_peer.IDLE_SECONDS = Engine, IDLE_SECONDS
     sglang_peer.serve(role, port, slots, control)
 
 
