@@ -124,7 +124,12 @@ class Engine(sglang_peer.Engine):
 
     def run(self, first, rooms, concurrency):
         begin, count = time.perf_counter(), self.counter.count
-        figures = super().run(first, rooms, concurrency)
+        try:
+            figures = super().run(first, rooms, concurrency)
+        except sglang_peer.PeerError as error:
+            core = getattr(self.manager, "core", None)
+            raise sglang_peer.PeerError(
+                f"{error}{'' if core is None else ': ' + core.dump_status()}") from None
         seconds = time.perf_counter() - begin
         rate = (self.counter.count - count) / seconds
         return figures | {"counter_share": rate / self.idle_rate}
@@ -159,7 +164,10 @@ class Pair(sglang_peer.Pair):
         first, self.next_room = self.next_room, self.next_room + rooms
         for side in (self.prefill, self.decode):
             side.ask("run", first, rooms, concurrency)
-        decode, prefill = self.decode.answer(), self.prefill.answer()
+        try:
+            decode, prefill = self.decode.answer(), self.prefill.answer()
+        except sglang_peer.PeerError as error:
+            raise sglang_peer.PeerError(f"SGLang with {self.engine}: {error}") from None
         return decode | {"cpu_us": decode["cpu_us"] + prefill["cpu_us"], "counter_share": min(
             decode["counter_share"], prefill["counter_share"])}
 

@@ -109,12 +109,12 @@ class KvferryKVReceiver(BaseKVReceiver):
             self.fail(self._doom or "no room was opened")
             return Failed
         status = core.poll()
-        if status == Success:
+        if status is Success:
             return self._succeed(core.id())
-        if status == Failed:
+        if status is Failed:
             self.conclude_state = status
             self.kv_mgr.note_failure(self.bootstrap_addr, core.failure())
-        elif status == Bootstrapping and self._may_be_given_early():
+        elif status is Bootstrapping and self._may_be_given_early():
             return WaitingForInput
         return status
 
@@ -156,7 +156,7 @@ class KvferryKVReceiver(BaseKVReceiver):
         """Ends the room, if it lives, and says by abort_notified whether pages must be held."""
         if self._core is not None and self._granted:
             self._core.abort("failed at SGLang's decode scheduler")
-            if self._core.poll() == Success:  # it was first: the pages are fenced, and SGLang's
+            if self._core.poll() is Success:  # it was first: the pages are fenced, and SGLang's
                 self._granted = False
                 self.kv_mgr.settle(self._core.id())
         self.abort_notified = self._granted

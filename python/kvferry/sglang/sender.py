@@ -93,9 +93,9 @@ class KvferryKVSender(BaseKVSender):
         if self.conclude_state is not None or self._core is None:
             return Failed if self.conclude_state is None else self.conclude_state
         status = self._core.poll()
-        if status == Success or status == Failed:
+        if status is Success or status is Failed:
             self.conclude_state = status
-            if status == Success and self._started is not None:
+            if status is Success and self._started is not None:
                 self._metric.transfer_latency_s = time.perf_counter() - self._started
         return status
 
