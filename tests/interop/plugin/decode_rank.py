@@ -73,7 +73,7 @@ class Decode:
                                                           settings.tp_rank, 1)
         queue.queue, queue.pending_reqs, queue.retracted_queue = [], [], []
         queue._ensure_last_attempt_time, queue._ensure_retry_count = {}, {}
-        queue._ensure_retry_interval, queue._max_ensure_retries = 0.02, 500
+        queue._ensure_retry_interval, queue._max_ensure_retries = 0.02, 5_000
         queue._prefill_dp_rank_queries = {}
         queue._num_published_destinations = 0
         queue.max_total_num_tokens = self.plan.pool_pages * world.PAGE_TOKENS

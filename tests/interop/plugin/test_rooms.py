@@ -60,7 +60,7 @@ def test_a_prefill_server_that_is_killed_and_restarted(site, sglang_python):
         require_all_well(plan, *fleet.run(), failed_at_most=0)
         for each in fleet.prefill:
             each.end()
-        (figures,) = fleet.ask(fleet.decode, "run", 60, 1_000)
+        (figures,) = fleet.ask(fleet.decode, "run", 120, 1_000, seconds=180)
         assert (figures["succeeded"], figures["failed"]) == (0, plan.rooms)
         assert (figures["freed_early"], figures["late_bytes"]) == (0, 0)
         fleet.restart_prefill()
