@@ -50,7 +50,11 @@ bool Answer::add(Token token) {
     metrics_.first_token(seconds_since(submission_.arrived));
   }
   if (engine_.ends_answer(token) && !submission_.request.ignore_eos) {
-    finish("stop", text_stream_.flush());
+    if (is_generate()) {
+      ++counted_;  // There the token that ends the answer is one of its tokens.
+      token_ids_.push_back(token);
+    }
+    finish({"stop", token, {}}, text_stream_.flush());
     return true;
   }
   ++counted_;
@@ -59,54 +63,75 @@ bool Answer::add(Token token) {
   }
   std::string text = text_stream_.push(engine_.piece(token));
   if (text_stream_.stopped()) {
-    finish("stop", std::move(text));
+    finish({"stop", std::nullopt, text_stream_.matched()}, std::move(text));
     return true;
   }
   if (counted_ >= submission_.max_tokens) {
-    finish("length", text + text_stream_.flush());
+    finish({"length", std::nullopt, {}}, text + text_stream_.flush());
     return true;
   }
-  emit(std::move(text), false, {});
+  emit(std::move(text), {});
   return false;
 }
 
-void Answer::emit(std::string text, bool last, std::string_view finish_reason) {
+Usage Answer::usage() const {
+  return {static_cast<std::uint32_t>(submission_.tokens.size()), counted_};
+}
+
+void Answer::emit(std::string text, const Finish& finish) {
   if (!submission_.request.stream) {
     text_ += text;
+  } else if (is_generate()) {
+    text_ += text;
+    begin_stream();
+    write_event(generate_json(submission_.head, text_, token_ids_, finish, usage()));
+  } else {
+    emit_openai(text, finish);
+  }
+}
+
+void Answer::emit_openai(std::string_view text, const Finish& finish) {
+  if (text.empty() && token_ids_.empty() && finish.type.empty() && streaming_) {
     return;
   }
-  if (text.empty() && token_ids_.empty() && !last && streaming_) {
-    return;
-  }
-  if (!streaming_) {
-    net::HttpResponse head;
-    head.headers.fields.emplace_back("Content-Type", "text/event-stream");
-    head.headers.fields.emplace_back("Cache-Control", "no-cache");
-    submission_.responder->begin_stream(std::move(head));
-    streaming_ = true;
-  }
+  begin_stream();
   const bool ids = submission_.request.return_token_ids;
   write_event(
-      chunk_json(submission_.head, text, !named_role_, finish_reason, ids ? &token_ids_ : nullptr));
+      chunk_json(submission_.head, text, !named_role_, finish.type, ids ? &token_ids_ : nullptr));
   named_role_ = true;
   token_ids_.clear();
 }
 
-void Answer::finish(std::string_view reason, std::string text) {
-  complete_ = true;
-  const Usage usage{static_cast<std::uint32_t>(submission_.tokens.size()), counted_};
+void Answer::begin_stream() {
+  if (streaming_) {
+    return;
+  }
+  net::HttpResponse head;
+  head.headers.fields.emplace_back("Content-Type", "text/event-stream");
+  head.headers.fields.emplace_back("Cache-Control", "no-cache");
+  submission_.responder->begin_stream(std::move(head));
+  streaming_ = true;
+}
+
+std::string Answer::whole(const Finish& finish) const {
+  if (is_generate()) {
+    return generate_json(submission_.head, text_, token_ids_, finish, usage());
+  }
   const bool ids = submission_.request.return_token_ids;
+  return answer_json(submission_.head, text_, finish.type, usage(), ids ? &token_ids_ : nullptr);
+}
+
+void Answer::finish(const Finish& finish, std::string text) {
+  complete_ = true;
+  emit(std::move(text), finish);
   if (submission_.request.stream) {
-    emit(std::move(text), true, reason);
     if (submission_.request.include_usage) {
-      write_event(usage_chunk_json(submission_.head, usage));
+      write_event(usage_chunk_json(submission_.head, usage()));
     }
     write_event("[DONE]");
     submission_.responder->end();
   } else {
-    text_ += text;
-    submission_.responder->respond(json_answer(
-        200, answer_json(submission_.head, text_, reason, usage, ids ? &token_ids_ : nullptr)));
+    submission_.responder->respond(json_answer(200, whole(finish)));
   }
   metrics_.request_ended(200, seconds_since(submission_.arrived));
   metrics_.answer_tokens(counted_);
@@ -119,6 +144,9 @@ void Answer::fail(const ApiError& error) {
   complete_ = true;
   if (streaming_) {
     write_event(error_json(error));
+    if (is_generate()) {
+      write_event("[DONE]");  // SGLang ends a failed stream like any other.
+    }
     submission_.responder->end();
   } else {
     respond_error(*submission_.responder, error);

@@ -1,5 +1,5 @@
-// One answer on its way to the client: text assembly, the end of the answer, and the wire shape,
-// streamed or whole.
+// One answer on its way to the client: text assembly, the end of the answer, and the wire shape
+// (OpenAI's or SGLang's), streamed or whole.
 //
 // Threads: the scheduler's; client_gone() may be raised by a server thread meanwhile.
 #pragma once
@@ -15,6 +15,7 @@
 #include "serve/engine.h"
 #include "serve/metrics.h"
 #include "serve/request.h"
+#include "serve/sglang_json.h"
 #include "serve/text_stream.h"
 #include "serve/wake_fd.h"
 
@@ -61,8 +62,13 @@ class Answer {
   void drop();
 
  private:
-  void emit(std::string text, bool last, std::string_view finish_reason);
-  void finish(std::string_view reason, std::string text);
+  bool is_generate() const { return submission_.request.kind == RequestKind::kGenerate; }
+  Usage usage() const;
+  void emit(std::string text, const Finish& finish);
+  void emit_openai(std::string_view text, const Finish& finish);
+  void finish(const Finish& finish, std::string text);
+  std::string whole(const Finish& finish) const;
+  void begin_stream();
   void write_event(std::string json);
 
   Submission submission_;
@@ -70,8 +76,8 @@ class Answer {
   ServeMetrics& metrics_;
   ClientWatch watch_;
   TextStream text_stream_;
-  std::string text_;              // whole answers only
-  std::vector<Token> token_ids_;  // whole answers: all; streams: since the last piece
+  std::string text_;              // whole answers, and SGLang's streams
+  std::vector<Token> token_ids_;  // of these: all; of OpenAI's streams: since the last piece
   std::uint32_t counted_ = 0;
   bool streaming_ = false;
   bool named_role_ = false;

@@ -14,6 +14,8 @@ json::value text_or_null(std::string_view text) {
   return text.empty() ? json::value(nullptr) : json::value(valid_utf8(text));
 }
 
+bool is_chat(const AnswerHead& head) { return head.kind == RequestKind::kChat; }
+
 json::object head_object(const AnswerHead& head, std::string_view object) {
   return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
 }
@@ -67,9 +69,9 @@ std::string error_json(const ApiError& error) {
 std::string answer_json(const AnswerHead& head, std::string_view text,
                         std::string_view finish_reason, const Usage& usage,
                         const std::vector<Token>* token_ids) {
-  json::object answer = head_object(head, head.chat ? "chat.completion" : "text_completion");
+  json::object answer = head_object(head, is_chat(head) ? "chat.completion" : "text_completion");
   json::object choice{{"index", 0}, {"finish_reason", finish_reason}, {"logprobs", nullptr}};
-  if (head.chat) {
+  if (is_chat(head)) {
     choice["message"] = json::object{{"role", "assistant"}, {"content", text}};
   } else {
     choice["text"] = text;
@@ -82,10 +84,11 @@ std::string answer_json(const AnswerHead& head, std::string_view text,
 
 std::string chunk_json(const AnswerHead& head, std::string_view text, bool first,
                        std::string_view finish_reason, const std::vector<Token>* token_ids) {
-  json::object chunk = head_object(head, head.chat ? "chat.completion.chunk" : "text_completion");
+  json::object chunk =
+      head_object(head, is_chat(head) ? "chat.completion.chunk" : "text_completion");
   json::object choice{
       {"index", 0}, {"finish_reason", text_or_null(finish_reason)}, {"logprobs", nullptr}};
-  if (head.chat) {
+  if (is_chat(head)) {
     json::object delta;
     if (first) {
       delta["role"] = "assistant";
@@ -103,7 +106,8 @@ std::string chunk_json(const AnswerHead& head, std::string_view text, bool first
 }
 
 std::string usage_chunk_json(const AnswerHead& head, const Usage& usage) {
-  json::object chunk = head_object(head, head.chat ? "chat.completion.chunk" : "text_completion");
+  json::object chunk =
+      head_object(head, is_chat(head) ? "chat.completion.chunk" : "text_completion");
   chunk["choices"] = json::array();
   chunk["usage"] = usage_object(usage);
   return json::serialize(chunk);

@@ -15,7 +15,7 @@
 namespace kvferry::serve {
 
 struct AnswerHead {
-  bool chat = false;
+  RequestKind kind = RequestKind::kCompletion;
   std::string id;
   std::string model;
   std::int64_t created = 0;  // seconds since 1970

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/clock.h"
@@ -29,7 +30,8 @@ net::HttpResponse error_answer(const ApiError& error) {
 
 bool is_get_path(std::string_view path) {
   for (const std::string_view known : {"/health", "/livez", "/readyz", "/metrics", "/v1/models",
-                                       "/v1/kvferry/pairs", "/v1/kvferry/status"}) {
+                                       "/v1/kvferry/pairs", "/v1/kvferry/status", "/server_info",
+                                       "/get_server_info", "/model_info", "/get_model_info"}) {
     if (path == known) {
       return true;
     }
@@ -37,8 +39,41 @@ bool is_get_path(std::string_view path) {
   return path.starts_with(kRooms);
 }
 
-bool is_post_path(std::string_view path) {
-  return path == "/v1/completions" || path == "/v1/chat/completions";
+std::optional<RequestKind> kind_of(std::string_view path) {
+  if (path == "/v1/completions") return RequestKind::kCompletion;
+  if (path == "/v1/chat/completions") return RequestKind::kChat;
+  if (path == "/generate") return RequestKind::kGenerate;
+  return std::nullopt;
+}
+
+// Of the request's field that holds the prompt.
+std::string_view prompt_field(const GenerationRequest& request) {
+  switch (request.kind) {
+    case RequestKind::kChat:
+      return "messages";
+    case RequestKind::kGenerate:
+      return request.prompt_tokens.empty() ? "text" : "input_ids";
+    case RequestKind::kCompletion:
+      break;
+  }
+  return "prompt";
+}
+
+std::string answer_id(const GenerationRequest& request) {
+  if (!request.request_id.empty()) {
+    return request.request_id;
+  }
+  const std::string name =
+      request.room ? request.room->binding.to_hex() : fmt::format("{:016x}", random_u64());
+  switch (request.kind) {
+    case RequestKind::kChat:
+      return "chatcmpl-" + name;
+    case RequestKind::kCompletion:
+      return "cmpl-" + name;
+    case RequestKind::kGenerate:
+      break;
+  }
+  return name;
 }
 
 MetricSample gauge(std::string name, double value) { return {std::move(name), "", value, false}; }
@@ -64,17 +99,17 @@ HttpApi::HttpApi(ApiContext context) : context_(context), created_(std::time(nul
 
 void HttpApi::handle(net::HttpRequest request, std::shared_ptr<net::Responder> responder) const {
   const std::string path(request.path());
-  if (is_post_path(path) && request.method == "POST") {
-    generate(path == "/v1/completions" ? RequestKind::kCompletion : RequestKind::kChat, request,
-             std::move(responder));
+  const auto kind = kind_of(path);
+  if (kind && request.method == "POST") {
+    generate(*kind, request, std::move(responder));
     return;
   }
   if (is_get_path(path) && (request.method == "GET" || request.method == "HEAD")) {
     responder->respond(answer_get(path));
     return;
   }
-  if (is_post_path(path) || is_get_path(path)) {
-    const std::string allowed = is_post_path(path) ? "POST" : "GET";
+  if (kind || is_get_path(path)) {
+    const std::string allowed = kind ? "POST" : "GET";
     auto response = error_answer({405, fmt::format("{} takes {}", path, allowed),
                                   "invalid_request_error", "", "method_not_allowed"});
     response.headers.fields.emplace_back("Allow", allowed);
@@ -108,7 +143,7 @@ void HttpApi::generate(RequestKind kind, const net::HttpRequest& request,
   context_.scheduler->submit(std::move(*submission));
 }
 
-std::optional<ApiError> HttpApi::check_room(const GenerationRequest& request) const {
+std::optional<ApiError> HttpApi::check_room(GenerationRequest& request) const {
   if (context_.role == ServeRole::kBoth) {
     if (request.room) {
       return ApiError{400, "this server plays both roles; it takes no bootstrap fields",
@@ -120,15 +155,47 @@ std::optional<ApiError> HttpApi::check_room(const GenerationRequest& request) co
     return ApiError{400,
                     fmt::format("this is a {} server: requests must come through the router, which "
                                 "sets bootstrap_host, bootstrap_port, bootstrap_room and "
-                                "kvferry_binding",
+                                "kvferry_binding (SGLang's: the first three)",
                                 to_string(context_.role)),
                     "invalid_request_error", "bootstrap_room", "missing"};
   }
+  // What kvferry's router names is checked where it is dialled: by decode's transfer layer.
+  return request.room->binding_derived ? check_registry(*request.room) : std::nullopt;
+}
+
+std::optional<ApiError> HttpApi::check_registry(RoomFields& room) const {
+  const auto refused = [](std::string_view param, std::string message) {
+    return ApiError{400, std::move(message), "invalid_request_error", std::string(param),
+                    "registry_not_allowed"};
+  };
+  const auto known = [&](const std::string& address) {
+    return std::find(context_.registries.begin(), context_.registries.end(), address) !=
+           context_.registries.end();
+  };
+  if (room.bootstrap_port != 0) {
+    if (known(room.bootstrap_address())) return std::nullopt;
+    return refused("bootstrap_host",
+                   fmt::format("registry '{}' is neither in bootstrap_addresses nor in "
+                               "bootstrap_allow of this server: name it there, or give the router "
+                               "the port of one that is",
+                               room.bootstrap_address()));
+  }
+  std::vector<std::string> on_host;
+  for (const std::string& address : context_.registries) {
+    if (address.starts_with(room.bootstrap_host + ":")) on_host.push_back(address);
+  }
+  if (on_host.size() != 1) {
+    return refused("bootstrap_port",
+                   fmt::format("'bootstrap_port' is missing and this server knows {} registries on "
+                               "'{}': give the router the port beside the prefill server's URL",
+                               on_host.size(), room.bootstrap_host));
+  }
+  room.registry = on_host.front();
   return std::nullopt;
 }
 
 Result<std::vector<Token>> HttpApi::tokenize(const GenerationRequest& request) const {
-  if (request.chat) {
+  if (request.chat()) {
     auto prompt = context_.engine->chat_prompt(request.messages);
     if (!prompt) {
       return tl::unexpected(prompt.error());
@@ -152,7 +219,7 @@ tl::expected<Submission, ApiError> HttpApi::prepare(GenerationRequest request) c
   if (auto error = check_room(request)) {
     return tl::unexpected(std::move(*error));
   }
-  const std::string_view param = request.chat ? "messages" : "prompt";
+  const std::string_view param = prompt_field(request);
   auto tokens = tokenize(request);
   if (!tokens) {
     ApiError error = to_api_error(tokens.error());
@@ -185,18 +252,15 @@ tl::expected<Submission, ApiError> HttpApi::prepare(GenerationRequest request) c
   }
   Submission submission;
   const std::uint32_t wanted = request.max_tokens.value_or(
-      request.chat ? context_.default_chat_tokens : kDefaultCompletionTokens);
+      request.chat() ? context_.default_chat_tokens : kDefaultCompletionTokens);
   submission.max_tokens = std::min(wanted, limit - prompt_tokens);
   if (!request.has_seed) {
     // Both sides of a room draw alike without being told a seed.
     request.sampling.seed =
         request.room ? request.room->binding.high ^ request.room->binding.low : random_u64();
   }
-  submission.head = {request.chat,
-                     fmt::format("{}-{}", request.chat ? "chatcmpl" : "cmpl",
-                                 request.room ? request.room->binding.to_hex()
-                                              : fmt::format("{:016x}", random_u64())),
-                     context_.engine->info().model_name, std::time(nullptr)};
+  submission.head = {request.kind, answer_id(request), context_.engine->info().model_name,
+                     std::time(nullptr)};
   submission.tokens = std::move(*tokens);
   submission.request = std::move(request);
   submission.arrived = monotonic_now();
@@ -237,6 +301,12 @@ net::HttpResponse HttpApi::answer_get(std::string_view path) const {
   if (path == "/v1/models") {
     return answer(200, models_json(context_.engine->info(), created_));
   }
+  if (path == "/server_info" || path == "/get_server_info") {
+    return answer(200, server_info_json(context_.engine->info(), facts()));
+  }
+  if (path == "/model_info" || path == "/get_model_info") {
+    return answer(200, model_info_json(context_.engine->info(), facts()));
+  }
   if (path == "/v1/kvferry/pairs") {
     return answer(200, pairs_json(context_.transfer != nullptr ? context_.transfer->pairs()
                                                                : std::vector<PairState>()));
@@ -245,6 +315,10 @@ net::HttpResponse HttpApi::answer_get(std::string_view path) const {
     return answer(200, context_.transfer != nullptr ? context_.transfer->dump_status() : "{}");
   }
   return room_answer(path.substr(kRooms.size()));
+}
+
+ServerFacts HttpApi::facts() const {
+  return {to_string(context_.role), context_.instance, context_.scheduler->limits().max_requests};
 }
 
 net::HttpResponse HttpApi::room_answer(std::string_view name) const {

@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "net/http_server.h"
 #include "serve/page_pool.h"
 #include "serve/room_log.h"
 #include "serve/scheduler.h"
+#include "serve/sglang_json.h"
 #include "serve/transfer.h"
 
 namespace kvferry::serve {
@@ -33,6 +35,9 @@ struct ApiContext {
   const ServeMetrics* metrics = nullptr;
   const std::atomic<bool>* draining = nullptr;
   std::uint32_t default_chat_tokens = 256;
+  // host:port of the registries that a request without a binding of its own may name. Such requests
+  // come through SGLang's router, which waits for both servers: both check, so that both refuse.
+  std::vector<std::string> registries;
 };
 
 class HttpApi {
@@ -46,10 +51,12 @@ class HttpApi {
  private:
   void generate(RequestKind kind, const net::HttpRequest& request,
                 std::shared_ptr<net::Responder> responder) const;
-  std::optional<ApiError> check_room(const GenerationRequest& request) const;
+  std::optional<ApiError> check_room(GenerationRequest& request) const;
+  std::optional<ApiError> check_registry(RoomFields& room) const;
   Result<std::vector<Token>> tokenize(const GenerationRequest& request) const;
   std::vector<ReadinessCheck> readiness() const;
   net::HttpResponse answer_get(std::string_view path) const;
+  ServerFacts facts() const;
   net::HttpResponse room_answer(std::string_view name) const;
   std::string metrics_text() const;
 

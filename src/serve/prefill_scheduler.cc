@@ -28,6 +28,7 @@ struct PrefillScheduler::Job {
   std::uint32_t sent = 0;        // of pages: given to the room
   std::optional<SequenceId> sequence;
   std::uint32_t position = 0;  // prompt tokens evaluated
+  Token first_token = 0;       // of the answer
   Instant computing_since;
   Instant computed_at;
   RoomStats stats;
@@ -197,6 +198,7 @@ Status PrefillScheduler::end_of_prompt(Job& job) {
   if (first.token < 0) {
     return fail(FailureCode::kUnspecified, "the engine gave no logits for the last prompt token");
   }
+  job.first_token = first.token;
   job.computed_at = monotonic_now();
   metrics().first_token(elapsed_seconds(job.submission.arrived, job.computed_at));
   job.stats.prefill_ms = elapsed_ms(job.computing_since, job.computed_at);
@@ -268,13 +270,30 @@ void PrefillScheduler::end(Job& job, const Failure* failure) {
     respond_error(*job.submission.responder, error);
     metrics().request_ended(error.status, seconds);
   } else {
-    net::HttpResponse response;
-    response.headers.fields.emplace_back("Content-Type", "application/json");
-    response.body = prefill_json(job.submission.head, job.stats);
-    job.submission.responder->respond(std::move(response));
+    job.submission.responder->respond(success_answer(job));
     metrics().request_ended(200, seconds);
   }
   request_done();
+}
+
+net::HttpResponse PrefillScheduler::success_answer(const Job& job) const {
+  const GenerationRequest& request = job.submission.request;
+  net::HttpResponse response;
+  std::string type = "application/json";
+  if (request.kind != RequestKind::kGenerate) {
+    response.body = prefill_json(job.submission.head, job.stats);
+  } else {
+    const std::string text =
+        engine_.ends_answer(job.first_token) ? std::string() : engine_.piece(job.first_token);
+    response.body =
+        generate_prefill_json(job.submission.head, text, job.first_token, job.prompt_tokens());
+    if (request.stream) {
+      type = "text/event-stream";
+      response.body = fmt::format("data: {}\n\ndata: [DONE]\n\n", response.body);
+    }
+  }
+  response.headers.fields.emplace_back("Content-Type", std::move(type));
+  return response;
 }
 
 void PrefillScheduler::take_back() {

@@ -46,6 +46,8 @@ class PrefillScheduler final : public Scheduler {
   Status end_of_prompt(Job& job);
   Status send_ready(Job& job);
   void end(Job& job, const Failure* failure);
+  // In the shape of the request's route; the router waits for it and passes nothing of it on.
+  net::HttpResponse success_answer(const Job& job) const;
   void close_sequence(Job& job);
 
   Engine& engine_;

@@ -2,85 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <boost/json.hpp>
-#include <cmath>
 #include <limits>
+
+#include "serve/json_fields.h"
 
 namespace kvferry::serve {
 namespace {
 
 namespace json = boost::json;
-
-constexpr std::size_t kMaxStops = 16;
-constexpr std::size_t kMaxStopBytes = 256;
-
-struct Refused {
-  ApiError error;
-};
-
-[[noreturn]] void refuse(std::string_view param, std::string message, std::string code = {}) {
-  throw Refused{
-      {400, std::move(message), "invalid_request_error", std::string(param), std::move(code)}};
-}
-
-std::string_view kind_name(const json::value& value) {
-  switch (value.kind()) {
-    case json::kind::null:
-      return "null";
-    case json::kind::bool_:
-      return "a boolean";
-    case json::kind::int64:
-    case json::kind::uint64:
-      return "an integer";
-    case json::kind::double_:
-      return "a number";
-    case json::kind::string:
-      return "a string";
-    case json::kind::array:
-      return "an array";
-    case json::kind::object:
-      return "an object";
-  }
-  return "something else";
-}
-
-[[noreturn]] void wrong_type(std::string_view param, std::string_view wanted,
-                             const json::value& value) {
-  refuse(param, fmt::format("'{}' must be {}, not {}", param, wanted, kind_name(value)),
-         "invalid_type");
-}
-
-std::string text_of(std::string_view param, const json::value& value) {
-  if (!value.is_string()) wrong_type(param, "a string", value);
-  return std::string(value.get_string());
-}
-
-bool flag_of(std::string_view param, const json::value& value) {
-  if (!value.is_bool()) wrong_type(param, "a boolean", value);
-  return value.get_bool();
-}
-
-double number_of(std::string_view param, const json::value& value, double low, double high) {
-  if (!value.is_number()) wrong_type(param, "a number", value);
-  const double number = value.to_number<double>();
-  if (!(number >= low && number <= high)) {
-    refuse(param,
-           fmt::format("'{}' is {}; it must lie between {} and {}", param, number, low, high));
-  }
-  return number;
-}
-
-std::uint64_t integer_of(std::string_view param, const json::value& value, std::uint64_t low,
-                         std::uint64_t high) {
-  if (!value.is_int64() && !value.is_uint64()) wrong_type(param, "an integer", value);
-  const bool negative = value.is_int64() && value.get_int64() < 0;
-  const std::uint64_t number = negative ? 0 : value.to_number<std::uint64_t>();
-  if (negative || number < low || number > high) {
-    refuse(param, fmt::format("'{}' must lie between {} and {}", param, low, high));
-  }
-  return number;
-}
 
 // Part of a chat message: a string, or an array of text parts.
 std::string content_of(const std::string& param, const json::value& value) {
@@ -146,32 +76,7 @@ void set_prompt(GenerationRequest& request, const json::value& value) {
   if (!items.empty() && (items[0].is_string() || items[0].is_array())) {
     refuse("prompt", "'prompt' holds several prompts; send one request each", "unsupported");
   }
-  for (const auto& item : items) {
-    request.prompt_tokens.push_back(
-        static_cast<Token>(integer_of("prompt", item, 0, std::numeric_limits<Token>::max())));
-  }
-}
-
-void set_stop(GenerationRequest& request, const json::value& value) {
-  if (value.is_string()) {
-    request.stop.emplace_back(value.get_string());
-  } else if (value.is_array()) {
-    for (const auto& item : value.get_array()) {
-      request.stop.push_back(text_of("stop", item));
-    }
-  } else {
-    wrong_type("stop", "a string or an array of strings", value);
-  }
-  if (request.stop.size() > kMaxStops) {
-    refuse("stop",
-           fmt::format("'stop' has {} strings, the limit is {}", request.stop.size(), kMaxStops));
-  }
-  for (const auto& text : request.stop) {
-    if (text.empty() || text.size() > kMaxStopBytes) {
-      refuse("stop", fmt::format("a stop string has {} bytes; 1 to {} are possible", text.size(),
-                                 kMaxStopBytes));
-    }
-  }
+  request.prompt_tokens = tokens_of("prompt", value);
 }
 
 void set_stream_options(GenerationRequest& request, const json::value& value) {
@@ -193,8 +98,16 @@ bool is_neutral(std::string_view key, const json::value& value) {
   if (key == "presence_penalty" || key == "frequency_penalty" || key == "top_logprobs") {
     return value.is_number() && value.to_number<double>() == 0.0;
   }
-  if (key == "logprobs" || key == "echo") {
+  // From "no_stop_trim" on: what SGLang's router adds to every request.
+  if (key == "logprobs" || key == "echo" || key == "no_stop_trim" ||
+      key == "continue_final_message" || key == "return_hidden_states") {
     return value.is_bool() && !value.get_bool();
+  }
+  if (key == "skip_special_tokens") {
+    return value.is_bool() && value.get_bool();
+  }
+  if (key == "separate_reasoning" || key == "stream_reasoning") {
+    return value.is_bool();  // There is no reasoning to tell apart.
   }
   if (key == "logit_bias") {
     return value.is_object() && value.get_object().empty();
@@ -212,9 +125,7 @@ bool set_sampling(GenerationRequest& request, std::string_view key, const json::
   } else if (key == "top_p") {
     request.sampling.top_p = number_of(key, value, 0.0, 1.0);
   } else if (key == "seed") {
-    if (!value.is_int64() && !value.is_uint64()) wrong_type(key, "an integer", value);
-    request.sampling.seed =
-        value.is_int64() ? static_cast<std::uint64_t>(value.get_int64()) : value.get_uint64();
+    request.sampling.seed = seed_of(key, value);
     request.has_seed = true;
   } else if (key == "max_tokens" || key == "max_completion_tokens") {
     request.max_tokens = static_cast<std::uint32_t>(
@@ -222,28 +133,7 @@ bool set_sampling(GenerationRequest& request, std::string_view key, const json::
   } else if (key == "ignore_eos") {
     request.ignore_eos = flag_of(key, value);
   } else if (key == "stop") {
-    set_stop(request, value);
-  } else {
-    return false;
-  }
-  return true;
-}
-
-bool set_room(RoomFields& room, std::string_view key, const json::value& value) {
-  if (key == "bootstrap_host") {
-    room.bootstrap_host = text_of(key, value);
-  } else if (key == "bootstrap_port") {
-    room.bootstrap_port = static_cast<std::uint16_t>(integer_of(key, value, 1, 65'535));
-  } else if (key == "bootstrap_room") {
-    room.room = RoomId(integer_of(key, value, 0, std::numeric_limits<std::uint64_t>::max()));
-  } else if (key == "kvferry_binding") {
-    const auto binding = Binding::from_hex(text_of(key, value));
-    if (!binding || binding->is_zero()) {
-      refuse(key, "'kvferry_binding' must be 32 hexadecimal digits, not all zero");
-    }
-    room.binding = *binding;
-  } else if (key == "kvferry_prefill") {
-    room.prefill_instance = text_of(key, value);
+    request.stop = stops_of(key, value);
   } else {
     return false;
   }
@@ -259,50 +149,33 @@ void set_field(GenerationRequest& request, std::string_view key, const json::val
     set_stream_options(request, value);
   } else if (key == "return_token_ids") {
     request.return_token_ids = flag_of(key, value);
-  } else if (key == "prompt" && !request.chat) {
+  } else if (key == "prompt" && !request.chat()) {
     set_prompt(request, value);
-  } else if (key == "messages" && request.chat) {
+  } else if (key == "messages" && request.chat()) {
     request.messages = messages_of(value);
   } else if (!set_sampling(request, key, value) && !is_neutral(key, value)) {
-    refuse(key, fmt::format("'{}' with this value is not supported by this server", key),
-           "unsupported");
+    refuse_unsupported(key);
   }
 }
 
-GenerationRequest parse_object(RequestKind kind, const json::object& body) {
+GenerationRequest read_openai(RequestKind kind, const json::object& body) {
   GenerationRequest request;
-  request.chat = kind == RequestKind::kChat;
-  RoomFields room;
-  std::uint32_t room_fields = 0;
+  request.kind = kind;
+  RoomReader room;
   for (const auto& [key, value] : body) {
     if (value.is_null()) {
       continue;  // As absent: clients send null for what they leave to the server.
     }
-    if (set_room(room, key, value)) {
-      room_fields += std::string_view(key) != "kvferry_prefill";
-    } else {
+    if (!room.read(key, value)) {
       set_field(request, key, value);
     }
   }
-  if (request.chat ? request.messages.empty()
-                   : request.prompt.empty() && request.prompt_tokens.empty()) {
-    const std::string_view missing = request.chat ? "messages" : "prompt";
+  if (request.chat() ? request.messages.empty()
+                     : request.prompt.empty() && request.prompt_tokens.empty()) {
+    const std::string_view missing = request.chat() ? "messages" : "prompt";
     refuse(missing, fmt::format("'{}' is missing or empty", missing), "missing");
   }
-  if (room_fields == 4) {
-    request.room = room;
-  } else if (room_fields != 0) {
-    for (const std::string_view name :
-         {"bootstrap_host", "bootstrap_port", "bootstrap_room", "kvferry_binding"}) {
-      const auto* field = body.if_contains(name);
-      if (field == nullptr || field->is_null()) {
-        refuse(name,
-               fmt::format("'{}' is missing: the fields of a room come together, from the router",
-                           name),
-               "missing");
-      }
-    }
-  }
+  request.room = room.finish();
   return request;
 }
 
@@ -337,7 +210,8 @@ tl::expected<GenerationRequest, ApiError> parse_request(RequestKind kind, std::s
                  "invalid_request_error", "", "invalid_type"});
   }
   try {
-    return parse_object(kind, value.get_object());
+    return kind == RequestKind::kGenerate ? read_generate(value.get_object())
+                                          : read_openai(kind, value.get_object());
   } catch (Refused& refused) {
     return tl::unexpected(std::move(refused.error));
   }

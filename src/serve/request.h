@@ -1,6 +1,6 @@
-// A generation request as this server understands it, parsed out of an OpenAI-style body. What it
-// can't honour is refused by name rather than ignored, because an answer that silently lacks what
-// was asked for is worse than an error.
+// A generation request as this server understands it, parsed out of the body of an OpenAI-style
+// route or of SGLang's /generate. What it can't honour is refused by name rather than ignored,
+// because an answer that silently lacks what was asked for is worse than an error.
 #pragma once
 
 #include <cstdint>
@@ -28,23 +28,33 @@ struct ApiError {
 // The failure's own HTTP class, its code's name, and its first cause as the message.
 ApiError to_api_error(const Failure& failure);
 
-// Which room a request belongs to; set by the router.
+// Which room a request belongs to; set by the router. kvferry's router names a binding. SGLang's
+// has none: there it is derived from room, host and port, so that a room number which is used again
+// with the same registry is told apart by nothing (rule 8's weaker class).
 struct RoomFields {
   std::string bootstrap_host;
-  std::uint16_t bootstrap_port = 0;
+  std::uint16_t bootstrap_port = 0;  // 0: the one that this server knows on that host
   RoomId room;
   Binding binding;
+  bool binding_derived = false;
   std::string prefill_instance;  // empty: the only one that the registry lists
+  std::string registry;          // host:port that stands for a port of 0; else empty
 
   std::string bootstrap_address() const {
-    return bootstrap_host + ":" + std::to_string(bootstrap_port);
+    return registry.empty() ? bootstrap_host + ":" + std::to_string(bootstrap_port) : registry;
   }
 };
 
+// Which route's body, and with it the shape of the answer.
+enum class RequestKind : std::uint8_t { kCompletion, kChat, kGenerate };
+
 struct GenerationRequest {
-  bool chat = false;
-  std::string prompt;                 // completions
-  std::vector<Token> prompt_tokens;   // completions given as tokens
+  RequestKind kind = RequestKind::kCompletion;
+  bool chat() const { return kind == RequestKind::kChat; }
+
+  std::string request_id;             // /generate's rid; empty: the server names it
+  std::string prompt;                 // completions and /generate
+  std::vector<Token> prompt_tokens;   // those given as tokens
   std::vector<ChatMessage> messages;  // chat
   std::optional<std::uint32_t> max_tokens;
   std::vector<std::string> stop;
@@ -56,8 +66,6 @@ struct GenerationRequest {
   bool return_token_ids = false;
   std::optional<RoomFields> room;
 };
-
-enum class RequestKind : std::uint8_t { kCompletion, kChat };
 
 tl::expected<GenerationRequest, ApiError> parse_request(RequestKind kind, std::string_view body);
 

@@ -191,6 +191,12 @@ Status ServerImpl::start_http() {
   context.metrics = &metrics_;
   context.draining = &draining_;
   context.default_chat_tokens = options_.default_chat_tokens;
+  if (manager_) {
+    const Options& library = manager_->options();
+    context.registries = library.bootstrap_addresses;
+    context.registries.insert(context.registries.end(), library.bootstrap_allow.begin(),
+                              library.bootstrap_allow.end());
+  }
   api_ = std::make_unique<HttpApi>(context);
   net::HttpServerConfig config;
   config.host = options_.http_host;

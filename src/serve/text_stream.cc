@@ -86,7 +86,11 @@ std::string TextStream::push(std::string_view bytes) {
   held_ += bytes;
   std::size_t stop_at = std::string::npos;
   for (const auto& stop : stops_) {
-    stop_at = std::min(stop_at, held_.find(stop));
+    const std::size_t found = held_.find(stop);
+    if (found < stop_at) {
+      stop_at = found;
+      matched_ = stop;
+    }
   }
   std::size_t ready = held_.size();
   if (stop_at != std::string::npos) {

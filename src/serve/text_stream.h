@@ -17,10 +17,13 @@ class TextStream {
   // The rest, at the answer's end; an unfinished character becomes U+FFFD.
   std::string flush();
   bool stopped() const { return stopped_; }
+  // The stop string that ended the text; empty when none did.
+  const std::string& matched() const { return matched_; }
 
  private:
   std::vector<std::string> stops_;
   std::string held_;
+  std::string matched_;
   bool stopped_ = false;
 };
 
