@@ -79,15 +79,29 @@ struct Fleet {
            Binding{random_u64(), random_u64() | 1}.to_hex() + R"(","kvferry_prefill":"p0"})";
   }
 
+  // The same as SGLang's router names it: without a binding. port null: left to the servers.
+  std::string with_sglang_room(const std::string& fields, std::uint64_t room,
+                               bool name_port = true) const {
+    const std::string address = registry->address();
+    const auto colon = address.rfind(':');
+    return "{" + fields + R"(,"bootstrap_host":")" + address.substr(0, colon) +
+           R"(","bootstrap_port":)" + (name_port ? address.substr(colon + 1) : "null") +
+           R"(,"bootstrap_room":)" + std::to_string(room) + "}";
+  }
+
   struct Answers {
     net::HttpResponse prefill;
     net::HttpResponse decode;
   };
   std::future<Answers> split(const std::string& fields, std::uint64_t room) {
-    return std::async(std::launch::async, [this, body = with_room(fields, room)] {
-      auto other = std::async(std::launch::async,
-                              [&] { return fetch(*prefill, "POST", "/v1/completions", body); });
-      auto answer = fetch(*decode, "POST", "/v1/completions", body);
+    return ask_both("/v1/completions", with_room(fields, room));
+  }
+  // What a router does: the same body to both servers at once.
+  std::future<Answers> ask_both(std::string path, std::string body) {
+    return std::async(std::launch::async, [this, path = std::move(path), body = std::move(body)] {
+      auto other =
+          std::async(std::launch::async, [&] { return fetch(*prefill, "POST", path, body); });
+      auto answer = fetch(*decode, "POST", path, body);
       return Answers{other.get(), std::move(answer)};
     });
   }

@@ -12,6 +12,14 @@ TEST(TextStream, PassesPlainTextAtOnce) {
   EXPECT_EQ(stream.flush(), "");
 }
 
+TEST(TextStream, SaysWhichStopStringEndedIt) {
+  TextStream stream({"later", "b", "ab"});
+  EXPECT_EQ(stream.matched(), "");
+  EXPECT_EQ(stream.push("x ab later"), "x ");
+  EXPECT_TRUE(stream.stopped());
+  EXPECT_EQ(stream.matched(), "ab");  // the first in the text, not in the list
+}
+
 TEST(TextStream, HoldsUnfinishedCharacters) {
   TextStream stream({});
   EXPECT_EQ(stream.push("a\xF0\x9F"), "a");
