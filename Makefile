@@ -114,6 +114,7 @@ test-venv: test-packages
 	@$(PYTHON) $(SETUP)/venv.py e2e
 	@$(PYTHON) $(SETUP)/venv.py python
 	@$(PYTHON) $(SETUP)/venv.py --no-deps peer-sglang
+	@$(PYTHON) $(SETUP)/venv.py router
 
 test-packages:
 	@$(SETUP)/packages.sh build demo test spec

@@ -94,6 +94,64 @@ def test_unknown_routes(cluster):
     assert fleets.ask(cluster.router.address, "/v1/models", "{}").status in (404, 405)
 
 
+# --- requests as SGLang's router makes them ---
+
+def sglang_room(cluster, **fields):
+    host, port = cluster.bootstrap.address.rsplit(":", 1)
+    return {"text": "x", "bootstrap_host": host, "bootstrap_port": int(port),
+            "bootstrap_room": 7, **fields}
+
+
+def test_fields_of_generate(cluster):
+    """Each server names what is wrong by itself, so that no router waits for the other one."""
+    cases = [
+        ("bootstrap_room", None), ("bootstrap_room", -1), ("bootstrap_room", 1.5),
+        ("bootstrap_room", "7"), ("bootstrap_room", [7]), ("bootstrap_room", [None, None]),
+        ("bootstrap_room", 2 ** 64), ("bootstrap_room", True), ("bootstrap_room", {}),
+        ("bootstrap_host", None), ("bootstrap_host", ""), ("bootstrap_host", 1),
+        ("bootstrap_host", "203.0.113.1"), ("bootstrap_host", "127.0.0.1:1@203.0.113.1"),
+        ("bootstrap_host", "x" * 100_000), ("bootstrap_host", ["127.0.0.1"]),
+        ("bootstrap_port", 0), ("bootstrap_port", 65536), ("bootstrap_port", "80"),
+        ("bootstrap_port", [80]), ("text", ["a", "b"]), ("text", {}), ("text", ""),
+        ("input_ids", [1]), ("rid", 1), ("rid", "r" * 1000), ("stream", 1),
+        ("sampling_params", []), ("sampling_params", "x"), ("image_data", "x"),
+        ("return_logprob", True), ("routed_dp_rank", 3), ("no_such_field", "x")]
+    cases += [("sampling_params", {name: value}) for name, value in [
+        ("temperature", -1), ("temperature", "hot"), ("top_p", 0), ("top_p", 2), ("top_k", 0),
+        ("max_new_tokens", 0), ("max_new_tokens", 2 ** 40), ("n", 2), ("stop", [1]),
+        ("stop", [""]), ("regex", "a"), ("no_such_parameter", 1)]]
+    for field, value in cases:
+        for server in (cluster.prefill, cluster.decode):
+            answer = fleets.ask(server.address, "/generate",
+                                sglang_room(cluster, **{field: value}))
+            assert answer.status == 400, (server.name, field, value, answer)
+            assert field in answer.error["message"] + answer.error["param"], (field, answer)
+    # A port of another service on a host that is known.
+    for server in (cluster.prefill, cluster.decode):
+        answer = fleets.ask(server.address, "/generate", sglang_room(cluster, bootstrap_port=1))
+        assert answer.status == 400 and "127.0.0.1:1'" in answer.error["message"], answer
+    for body in ("", "[", "[" * 5000, "null", '{"text": "\\ud800"}'):
+        assert fleets.ask(cluster.decode.address, "/generate", body).status == 400
+    assert fleets.metric(cluster.decode.address, "kvferry_pool_pages_taken_total") == 0
+    assert cluster.complete("all are well").status == 200
+    assert fleets.ask(cluster.prefill.address, "/readyz").status == 200
+
+
+def test_half_a_room_ends(servers):
+    """A room that only one server hears of fails there by a deadline, and harms nobody."""
+    cluster = servers.start_pair(more=["--bootstrap-timeout-ms", 1000, "--queue-timeout-ms", 1000,
+                                       "--unopened-room-timeout-ms", 1000])
+    for number, server in enumerate((cluster.decode, cluster.prefill)):
+        body = sglang_room(cluster, bootstrap_room=number)
+        answer = fleets.ask(server.address, "/generate", body)
+        assert answer.status == 504 and answer.error["message"], answer
+    # The other half comes too late: it may not meet what another request left behind.
+    late = fleets.ask(cluster.prefill.address, "/generate", sglang_room(cluster, bootstrap_room=0))
+    assert late.status == 504 and late.error["code"] == "room-unknown", late
+    cluster.wait_balance()
+    assert cluster.complete("after them").status == 200
+
+
 # --- pairs that do not fit ---
 
 def test_page_sizes_that_differ(servers):
