@@ -143,9 +143,9 @@ class ServeInvocation final : public Invocation {
 const Command& serve_command() {
   static const Command command{
       "serve", "A model server: prefill, decode, or both in one process.",
-      "Serves OpenAI's completions and chat completions. As prefill or decode it takes requests "
-      "from\n"
-      "the router and moves the KV cache through kvferry.",
+      "Serves OpenAI's completions and chat completions and SGLang's /generate. As prefill or "
+      "decode\n"
+      "it takes requests from kvferry's or SGLang's router and moves the KV cache through kvferry.",
       [] { return std::unique_ptr<Invocation>(std::make_unique<ServeInvocation>()); }};
   return command;
 }
