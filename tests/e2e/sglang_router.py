@@ -31,7 +31,7 @@ class SglangRouter:
             "--decode", f"http://{cluster.decode.address}",
             "--host", "127.0.0.1", "--port", self.address.rsplit(":", 1)[1],
             "--prometheus-port", str(fleets.free_port()), "--policy", "random",
-            "--disable-retries"]
+            "--disable-retries"]  # so that each error is seen as it was answered
         with open(log_path, "ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
