@@ -18,6 +18,7 @@ import argparse
 import ctypes
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import statistics
@@ -164,10 +165,15 @@ class Pair(sglang_peer.Pair):
         first, self.next_room = self.next_room, self.next_room + rooms
         for side in (self.prefill, self.decode):
             side.ask("run", first, rooms, concurrency)
+        said, waiting = {}, {side.control: side for side in (self.prefill, self.decode)}
         try:
-            decode, prefill = self.decode.answer(), self.prefill.answer()
+            while waiting:  # in the order of their words: a dead side's cause, not who waited for it
+                for control in multiprocessing.connection.wait(list(waiting)):
+                    side = waiting.pop(control)
+                    said[side] = side.answer()
         except sglang_peer.PeerError as error:
             raise sglang_peer.PeerError(f"SGLang with {self.engine}: {error}") from None
+        decode, prefill = said[self.decode], said[self.prefill]
         return decode | {"cpu_us": decode["cpu_us"] + prefill["cpu_us"], "counter_share": min(
             decode["counter_share"], prefill["counter_share"])}
 

@@ -44,14 +44,14 @@ class KvferryKVReceiver(BaseKVReceiver):
         self._row: int | None = None
         self._granted = False  # pages were given and Success was not read
         self._doom: str | None = None  # the room is to fail with this at the next poll
-        mgr.pump()
         self._core: kvferry.KvReceiver | None = None
         if self._failure is not None:
             self.conclude_state = Failed
             return
-        mgr.prefills.want(bootstrap_addr)
         self._core = kvferry.KvReceiver(mgr.core, self._room,
                                         binding.derive(bootstrap_addr, self._room))
+        mgr.prefills.want(bootstrap_addr)
+        mgr.pump()
 
     @property
     def supports_host_destination(self) -> bool:

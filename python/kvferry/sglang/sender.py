@@ -36,7 +36,6 @@ class KvferryKVSender(BaseKVSender):
         self._sent = 0
         self._started: float | None = None
         self._metric = KVTransferMetric()
-        mgr.pump()
         self._binding = binding.derive(bootstrap_addr, bootstrap_room or 0)
         self._core: kvferry.KvSender | None = None
         if self._failure is None:
@@ -44,7 +43,9 @@ class KvferryKVSender(BaseKVSender):
         if self._failure is not None:
             self.conclude_state = Failed
             return
+        # First of all, so that the grant that waits for it is here when SGLang polls.
         self._core = kvferry.KvSender(mgr.core, bootstrap_room, self._binding)
+        mgr.pump()
 
     def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
         """num_kv_indices: pages that will be sent in all. aux_index: this request's metadata row."""
