@@ -732,6 +732,15 @@ class Options:
     def data_frame_writes(self, value: int, /) -> None: ...
 
     @property
+    def lane_poll_us(self) -> int:
+        """
+        Tcp: polling for more after bytes have moved, before the thread sleeps; 0: none (us). Default: 200.
+        """
+
+    @lane_poll_us.setter
+    def lane_poll_us(self, value: int, /) -> None: ...
+
+    @property
     def lane_heartbeat_ms(self) -> int:
         """Between two heartbeats on an idle lane (ms). Default: 750."""
 
@@ -836,7 +845,9 @@ class Options:
 
     @property
     def bootstrap_allow(self) -> list[str]:
-        """Further registries a request may name (host:port,...). Default: empty."""
+        """
+        Further registries a request may name; *:port is any host (host:port,...). Default: empty.
+        """
 
     @bootstrap_allow.setter
     def bootstrap_allow(self, value: list[str], /) -> None: ...
