@@ -1,5 +1,5 @@
 // Stock SGLang decode ranks, seen by the core of a kvferry prefill as kvferry decode processes
-// (docs/adr/0014). Pure: SGLang's messages and the core's frames come in, both kinds go out through
+// (docs/adr/0015). Pure: SGLang's messages and the core's frames come in, both kinds go out through
 // take_outputs(), in order. Single-threaded; belongs to the driver's thread.
 //
 // For each registration it plays the decode half of one session: it says hello, numbers what it
