@@ -248,6 +248,9 @@ class Fleet:
         eventually(lambda: self.pairs()["ready_pairs"] >= count, lambda: f"paired: {self.pairs()}")
         assert ask(self.router.address, "/readyz").status == 200
 
+    def wait_unpaired(self):
+        eventually(lambda: self.pairs()["ready_pairs"] == 0, "no pair is ready")
+
     def complete(self, prompt, **fields):
         return ask(self.router.address, "/v1/completions",
                    {"model": "synthetic", "prompt": prompt, "max_tokens": 16, "temperature": 0,

@@ -43,7 +43,7 @@ def test_decode_drains(servers):
     cluster = servers.start_pair(more_decode=SLOW)
     connection, response = open_stream(cluster.router.address)
     cluster.decode.terminate()
-    fleets.eventually(lambda: cluster.pairs()["ready_pairs"] == 0, "the router knows")
+    cluster.wait_unpaired()
     refused = cluster.complete("too late")
     assert refused.status == 503, refused
     assert response.read().rstrip().endswith(b"data: [DONE]")

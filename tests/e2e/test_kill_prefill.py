@@ -28,7 +28,7 @@ def test_decode_outlives_a_killed_prefill(servers):
         assert answer.error["code"] and answer.error["message"], answer
 
     # Meanwhile the pair is shown as not ready, with its reason, and requests are told so.
-    fleets.eventually(lambda: cluster.pairs()["ready_pairs"] == 0, "the pair is not ready")
+    cluster.wait_unpaired()
     assert cluster.pairs()["pairs"][0]["reason"]
     refused = cluster.complete("too early")
     assert refused.status == 503 and "prefill" in refused.error["message"], refused

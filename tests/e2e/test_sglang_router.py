@@ -134,15 +134,21 @@ def test_refusals_reach_the_client(cluster, behind):
     cluster.wait_balance()
 
 
-def test_a_client_that_leaves(servers, behind):
-    cluster = servers.start_pair(prefill_delay_ms=40)
-    router = behind(cluster)
+def begin_long_request(cluster, router):
+    """Returns its connection, once prefill has computed a chunk of it."""
     before = cluster.computed()
     connection = fleets.connect(router.address)
     connection.request("POST", "/generate",
                        json.dumps({"text": "a long prompt of several chunks " * 40}),
                        {"content-type": "application/json"})
     cluster.wait_chunk(before)
+    return connection
+
+
+def test_a_client_that_leaves(servers, behind):
+    cluster = servers.start_pair(prefill_delay_ms=40)
+    router = behind(cluster)
+    connection = begin_long_request(cluster, router)
     connection.close()
     for server in (cluster.prefill, cluster.decode):
         fleets.eventually(
@@ -155,25 +161,12 @@ def test_a_client_that_leaves(servers, behind):
 def test_a_prefill_server_that_is_killed(servers, behind):
     cluster = servers.start_pair(prefill_delay_ms=40)
     router = behind(cluster)
-    before = cluster.computed()
-    connection = fleets.connect(router.address)
-    connection.request("POST", "/generate",
-                       json.dumps({"text": "a long prompt of several chunks " * 40}),
-                       {"content-type": "application/json"})
-    cluster.wait_chunk(before)
+    connection = begin_long_request(cluster, router)
     cluster.prefill.kill()
     assert connection.getresponse().status >= 500
     connection.close()
+    cluster.wait_unpaired()  # else the dead one's pair is taken for the new one's
     cluster.restart_prefill()
     cluster.wait_paired()
-
-    def answers():
-        # The router waits for both servers. When decode alone refuses, as it does while it still knows
-        # only the dead one, prefill's deadline would end the wait.
-        try:
-            body = {"text": "with the new one", "sampling_params": {"max_new_tokens": TOKENS}}
-            return fleets.ask(router.address, "/generate", body, timeout_s=15).status == 200
-        except TimeoutError:
-            return False
-
-    fleets.eventually(answers, "the router uses the new one")
+    fleets.eventually(lambda: generate(router, "with the new one").status == 200,
+                      "the router uses the new one")
