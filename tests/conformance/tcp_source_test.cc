@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -118,34 +119,49 @@ class RawTarget {
   Fd fd_;
 };
 
+constexpr SessionEpoch kEpoch(1);
+
+// A source with one lane to a target of ours.
+struct Scene {
+  explicit Scene(const Shape& shape) : pool(shape), item_bytes(shape.item_bytes) {}
+
+  void open() {
+    TransportConfig config;
+    config.lanes_per_peer = 1;
+    source = std::move(make_transport("tcp", config, sink).value());
+    ASSERT_TRUE(source->register_regions(pool.regions()));
+    SessionLink link;
+    link.epoch = kEpoch;
+    link.peer_blob = encode_blob(target.blob());
+    link.peer_item_bytes = {item_bytes};
+    ASSERT_TRUE(source->open_session(link));
+    ASSERT_TRUE(target.welcome(link.secret));
+  }
+
+  std::atomic<std::uint64_t> clock{0};
+  RecordingSink sink{clock};
+  Pool pool;
+  std::uint64_t item_bytes;
+  std::unique_ptr<Transport> source;
+  RawTarget target;
+};
+
 TEST(TcpSource, PayloadsStandAtMultiplesOfTheStreamsAlignment) {
   constexpr Shape kShape{1, 4'096, 8};
-  std::atomic<std::uint64_t> clock{0};
-  RecordingSink sink(clock);
-  Pool pool(kShape);
-  TransportConfig config;
-  config.lanes_per_peer = 1;
-  auto source = std::move(make_transport("tcp", config, sink).value());
-  ASSERT_TRUE(source->register_regions(pool.regions()));
-  RawTarget target;
-  SessionLink link;
-  link.epoch = SessionEpoch(1);
-  link.peer_blob = encode_blob(target.blob());
-  link.peer_item_bytes = {kShape.item_bytes};
-  ASSERT_TRUE(source->open_session(link));
-  ASSERT_TRUE(target.welcome(link.secret));
+  Scene scene(kShape);
+  ASSERT_NO_FATAL_FAILURE(scene.open());
   Write write;
   for (const std::uint64_t length : {1U, 100U, 4'096U, 4'095U, 64U}) {
     write.ticket = TicketId(write.ticket.value() + 1);
     write.length = length;
-    source->post(link.epoch, std::span(&write, 1));
-    auto frame = target.read_frame();
-    while (frame && frame->header.type != FrameType::kData) frame = target.read_frame();
+    scene.source->post(kEpoch, std::span(&write, 1));
+    auto frame = scene.target.read_frame();
+    while (frame && frame->header.type != FrameType::kData) frame = scene.target.read_frame();
     ASSERT_TRUE(frame);
     EXPECT_EQ(frame->payload.size(), length);
     EXPECT_EQ(frame->payload_at % kStreamAlignment, 0U) << length;
-    ASSERT_TRUE(target.acknowledge(*frame, WriteResult::kLanded));
-    ASSERT_TRUE(sink.wait_outcome(write.ticket.value()));
+    ASSERT_TRUE(scene.target.acknowledge(*frame, WriteResult::kLanded));
+    ASSERT_TRUE(scene.sink.wait_outcome(write.ticket.value()));
   }
 }
 
@@ -154,23 +170,11 @@ TEST(TcpSource, PayloadsStandAtMultiplesOfTheStreamsAlignment) {
 // trailer.
 void give_up_in_mid_way(bool& saw_zeros) {
   constexpr Shape kLarge{1, 1U << 20, 16};
-  std::atomic<std::uint64_t> clock{0};
-  RecordingSink sink(clock);
-  Pool pool(kLarge);
-  pool.fill_pattern(1);
+  Scene scene(kLarge);
+  scene.pool.fill_pattern(1);
   Pool before(kLarge);
   before.fill_pattern(1);
-  TransportConfig config;
-  config.lanes_per_peer = 1;
-  auto source = std::move(make_transport("tcp", config, sink).value());
-  ASSERT_TRUE(source->register_regions(pool.regions()));
-  RawTarget target;
-  SessionLink link;
-  link.epoch = SessionEpoch(1);
-  link.peer_blob = encode_blob(target.blob());
-  link.peer_item_bytes = {kLarge.item_bytes};
-  ASSERT_TRUE(source->open_session(link));
-  ASSERT_TRUE(target.welcome(link.secret));
+  ASSERT_NO_FATAL_FAILURE(scene.open());
   std::vector<Write> writes(kLarge.items);
   for (std::uint32_t i = 0; i < kLarge.items; ++i) {
     writes[i].ticket = TicketId(i + 1);
@@ -180,19 +184,19 @@ void give_up_in_mid_way(bool& saw_zeros) {
   }
   Write marker;
   marker.ticket = TicketId(1'000);
-  source->post(link.epoch, writes);
-  ASSERT_TRUE(target.readable(30'000));
+  scene.source->post(kEpoch, writes);
+  ASSERT_TRUE(scene.target.readable(30'000));
   // The source is sending. It takes up this refusal only when the socket is full.
-  source->post(SessionEpoch(2), std::span(&marker, 1));
-  ASSERT_TRUE(sink.wait_outcome(marker.ticket.value()));
-  source->give_up(link.epoch, GrantSlot(0), Generation(0));
+  scene.source->post(SessionEpoch(2), std::span(&marker, 1));
+  ASSERT_TRUE(scene.sink.wait_outcome(marker.ticket.value()));
+  scene.source->give_up(kEpoch, GrantSlot(0), Generation(0));
 #if !defined(__SANITIZE_THREAD__)
-  pool.fill(std::byte{0x55});
+  scene.pool.fill(std::byte{0x55});
 #endif
   std::size_t voided = 0;
-  while (sink.snapshot().completed() < writes.size() + 1) {
-    if (!target.readable(10)) continue;
-    const auto frame = target.read_frame();
+  while (scene.sink.snapshot().completed() < writes.size() + 1) {
+    if (!scene.target.readable(10)) continue;
+    const auto frame = scene.target.read_frame();
     ASSERT_TRUE(frame);
     if (frame->header.type != FrameType::kData) continue;
     const auto original = before.item(0, frame->writes.front().item);
@@ -204,10 +208,11 @@ void give_up_in_mid_way(bool& saw_zeros) {
       ++voided;
       saw_zeros = saw_zeros || frame->payload.back() == 0;
     }
-    ASSERT_TRUE(target.acknowledge(*frame, is_valid ? WriteResult::kLanded : WriteResult::kTorn));
+    ASSERT_TRUE(
+        scene.target.acknowledge(*frame, is_valid ? WriteResult::kLanded : WriteResult::kTorn));
   }
   EXPECT_LE(voided, 1U);
-  for (const auto& [ticket, record] : sink.snapshot().tickets) {
+  for (const auto& [ticket, record] : scene.sink.snapshot().tickets) {
     EXPECT_EQ(record.outcomes.size(), 1U);
   }
 }
