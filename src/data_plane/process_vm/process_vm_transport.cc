@@ -109,11 +109,7 @@ void ProcessVmTransport::post(SessionEpoch session, std::span<const layout::Writ
     return;
   }
   // Past the count of uses, in which they are not.
-  std::vector<WriteCompletion> completions;
-  for (const Job& job : refused) {
-    completions.push_back({job.session, job.write.ticket, layout::WriteOutcome::kRefused});
-  }
-  sink_.writes_completed(completions);
+  sink_.writes_completed(refusals(refused));
 }
 
 void ProcessVmTransport::stop() {
@@ -146,15 +142,19 @@ void ProcessVmTransport::refuse_queued(const std::function<bool(const Job&)>& wh
 
 void ProcessVmTransport::refuse(std::span<const Job> jobs) {
   if (jobs.empty()) return;
-  std::vector<WriteCompletion> completions;
-  for (const Job& job : jobs) {
-    completions.push_back({job.session, job.write.ticket, layout::WriteOutcome::kRefused});
-  }
   {
     std::lock_guard lock(mutex_);
     writes_refused_ += jobs.size();
   }
-  uses_.writes_completed(completions);
+  uses_.writes_completed(refusals(jobs));
+}
+
+std::vector<WriteCompletion> ProcessVmTransport::refusals(std::span<const Job> jobs) {
+  std::vector<WriteCompletion> completions;
+  for (const Job& job : jobs) {
+    completions.push_back({job.session, job.write.ticket, layout::WriteOutcome::kRefused});
+  }
+  return completions;
 }
 
 void ProcessVmTransport::run() {

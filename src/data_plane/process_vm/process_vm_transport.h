@@ -90,6 +90,7 @@ class ProcessVmTransport final : public Transport {
   void tell_unreachable(SessionEpoch session, const Peer& peer, int error);
   void refuse_queued(const std::function<bool(const Job&)>& which);
   void refuse(std::span<const Job> jobs);
+  static std::vector<WriteCompletion> refusals(std::span<const Job> jobs);
   std::span<const std::byte> source(const layout::Write& write) const;
 
   const TransportConfig config_;
