@@ -49,6 +49,17 @@ def check_room(room: int | None) -> str | None:
     return None
 
 
+def first_cause(own: str | None, core: kvferry.KvSender | kvferry.KvReceiver | None
+                ) -> tuple[str | None, bool]:
+    """Returns why a room failed, and whether neither side of it knows: then another rank did.
+
+    own: what the plug-in itself refused it for, which comes before what kvferry says."""
+    if own is not None or core is None:
+        return own, False
+    cause = core.failure()
+    return (None, True) if cause is None else (str(cause), False)
+
+
 class KvferryKVManager(BaseKVManager):
     supports_deferred_decode_kv_release = True
     supports_host_destination = False

@@ -17,7 +17,7 @@ from sglang.srt.disaggregation.common.conn import KVTransferError
 
 from kvferry.sglang import binding, topology
 from kvferry.sglang.layout import state_slots
-from kvferry.sglang.manager import KvferryKVManager, check_room
+from kvferry.sglang.manager import KvferryKVManager, check_room, first_cause
 from kvferry.sglang.metadata import MetadataError
 
 Failed = kvferry.KvPoll.Failed
@@ -169,11 +169,7 @@ class KvferryKVReceiver(BaseKVReceiver):
         self.kv_mgr.pump()
 
     def failure_exception(self) -> NoReturn:
-        failure, other_rank = self._failure, False
-        if failure is None and self._core is not None:
-            cause = self._core.failure()
-            other_rank = cause is None
-            failure = str(cause) if cause is not None else None
+        failure, other_rank = first_cause(self._failure, self._core)
         self.conclude_state = Failed
         self.ensure_abort_notified()
         raise KVTransferError(self.bootstrap_room, failure or "failed on another rank", other_rank)

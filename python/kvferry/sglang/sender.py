@@ -15,7 +15,7 @@ from sglang.srt.disaggregation.common.conn import KVTransferError
 
 from kvferry.sglang import binding
 from kvferry.sglang.layout import state_slots
-from kvferry.sglang.manager import KvferryKVManager, check_room
+from kvferry.sglang.manager import KvferryKVManager, check_room, first_cause
 
 Failed = kvferry.KvPoll.Failed
 Success = kvferry.KvPoll.Success
@@ -137,12 +137,9 @@ class KvferryKVSender(BaseKVSender):
         self.kv_mgr.pump()
 
     def failure_exception(self) -> NoReturn:
-        failure, other_rank = self._failure, False
-        if failure is None and self._core is not None:
-            cause = self._core.failure()
-            other_rank = cause is None
+        failure, other_rank = first_cause(self._failure, self._core)
+        if self._failure is None and self._core is not None:
             self._core.abort("failed on another rank")
-            failure = str(cause) if cause is not None else None
         self.conclude_state = Failed
         raise KVTransferError(self.bootstrap_room, failure or "failed on another rank", other_rank)
 
