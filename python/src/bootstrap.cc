@@ -12,6 +12,7 @@
 #include "integers.h"
 #include "kvferry/bootstrap_server.h"
 #include "manager_core.h"
+#include "with_statement.h"
 
 namespace kvferry::python {
 namespace {
@@ -87,13 +88,13 @@ max_superseded: incarnations remembered as replaced.)");
 
 void bind_bootstrap(nb::module_& module, const std::shared_ptr<LiveObjects>& live) {
   bind_server_options(module);
-  nb::class_<BoundServer>(
+  nb::class_<BoundServer> type(
       module, "BootstrapServer",
       R"(The registry of a fleet, in which decode finds the prefill ranks of a room.
 
 An HTTP service in which ranks register their addresses and public keys under a lease. It has threads of
-its own and never sees KV data. Stopped by stop(), by destruction and at the interpreter's exit.)")
-      .def(
+its own and never sees KV data. Stopped by stop(), by destruction and at the interpreter's exit.)");
+  type.def(
           "__init__",
           [live](BoundServer* self, const BootstrapServerOptions* options) {
             new (self) BoundServer(start(options, *live));
@@ -106,19 +107,8 @@ its own and never sees KV data. Stopped by stop(), by destruction and at the int
       .def(
           "address", [](const BoundServer& self) { return self.core->use().address(); },
           "host:port.")
-      .def("stop", &BoundServer::stop, "Idempotent; joins its threads.")
-      .def(
-          "__enter__", [](nb::handle self) { return nb::borrow(self); },
-          nb::sig("def __enter__(self) -> BootstrapServer"))
-      .def(
-          "__exit__",
-          [](const BoundServer& self, nb::handle, nb::handle, nb::handle) { self.stop(); },
-          nb::arg("exc_type") = nb::none(), nb::arg("exc_value") = nb::none(),
-          nb::arg("traceback") = nb::none(),
-          nb::sig("def __exit__(self, exc_type: type[BaseException] | None = None, exc_value: "
-                  "BaseException | None = None, traceback: types.TracebackType | None = None) -> "
-                  "None"),
-          "Calls stop().");
+      .def("stop", &BoundServer::stop, "Idempotent; joins its threads.");
+  def_with(type, "def __enter__(self) -> BootstrapServer");
 }
 
 }  // namespace kvferry::python

@@ -21,6 +21,7 @@
 #include "integers.h"
 #include "options.h"
 #include "values.h"
+#include "with_statement.h"
 
 namespace kvferry::python {
 namespace {
@@ -298,29 +299,11 @@ args and options are copied; the memory of args.regions is kept referenced.)")
 
 Ahead of any room. Decode only.)")
       .def(
-          "stop",
-          [](const BoundManager& self) {
-            KvManager& manager = self.core->use();
-            without_gil([&] { manager.stop(); });
-          },
+          "stop", &BoundManager::stop,
           R"(Fails all rooms with ShuttingDown, ends all sessions and joins the threads. Idempotent.
 
-The regions' memory stays referenced until the manager is destroyed.)")
-      .def(
-          "__enter__", [](nb::handle self) { return nb::borrow(self); },
-          nb::sig("def __enter__(self) -> KvManager"))
-      .def(
-          "__exit__",
-          [](const BoundManager& self, nb::handle, nb::handle, nb::handle) {
-            KvManager& manager = self.core->use();
-            without_gil([&] { manager.stop(); });
-          },
-          nb::arg("exc_type") = nb::none(), nb::arg("exc_value") = nb::none(),
-          nb::arg("traceback") = nb::none(),
-          nb::sig("def __exit__(self, exc_type: type[BaseException] | None = None, exc_value: "
-                  "BaseException | None = None, traceback: types.TracebackType | None = None) -> "
-                  "None"),
-          "Calls stop().");
+The regions' memory stays referenced until the manager is destroyed.)");
+  def_with(type, "def __enter__(self) -> KvManager");
 }
 
 }  // namespace
