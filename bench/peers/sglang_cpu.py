@@ -185,6 +185,29 @@ def _settings(bootstrap_port):
         max_prefill_tokens=16384)
 
 
+def fill_kv_args(arguments, kv, aux, *, item_bytes, aux_bytes, layers, page_tokens, **overrides):
+    """Fills SGLang's KVArgs for one plain rank, with K and V of each layer in kv and the metadata
+    buffers in aux: arrays whose items have item_bytes, and aux_bytes each. Returns arguments."""
+    values = {
+        "engine_rank": 0, "kv_data_ptrs": [each.ctypes.data for each in kv],
+        "kv_data_lens": [each.nbytes for each in kv], "kv_item_lens": [item_bytes] * len(kv),
+        "kv_layer_ids": [], "kv_cache_dtype_str": "auto",
+        "aux_data_ptrs": [each.ctypes.data for each in aux],
+        "aux_data_lens": [each.nbytes for each in aux], "aux_item_lens": list(aux_bytes),
+        "state_types": [], "state_data_ptrs": [], "state_data_lens": [], "state_item_lens": [],
+        "state_layer_ids": [], "state_dim_per_tensor": [], "state_slice_outer_counts": [],
+        "state_conv_shard_groups": [], "is_hybrid_mla_backend": False,
+        "swa_kv_cache_layout": None, "ib_device": None, "gpu_id": 0, "kv_head_num": 1,
+        "total_kv_head_num": 1, "page_size": page_tokens, "system_dp_rank": 0,
+        "rust_http_port": None, "pp_rank": 0, "prefill_start_layer": 0,
+        "prefill_end_layer": layers, "mla_compression_ratios": None, "kv_buf_groups": 1,
+        "hidden_kv_layers": 0, "draft_kv_layers": 0, "kv_data_mem_kinds": ["DRAM"] * len(kv),
+    } | overrides
+    for name, value in values.items():
+        setattr(arguments, name, value)
+    return arguments
+
+
 def load(bootstrap_port):
     """Returns SGLang's module with the Mooncake backend, whose engine is a NullEngine."""
     os.environ.setdefault("SGLANG_HOST_IP", "127.0.0.1")

@@ -82,28 +82,12 @@ class Engine:
                 time.sleep(0.05)
 
     def arguments(self, arguments):
+        import sglang_cpu
         zeros, count = self.numpy.zeros, self.slots * PAGES_PER_ROOM
         self.kv = [zeros(count * ITEM_BYTES, self.numpy.uint8) for _ in range(2 * LAYERS)]
         self.aux = [zeros(self.slots * size, self.numpy.uint8) for size in AUX_BYTES]
-        values = {
-            "engine_rank": 0, "kv_data_ptrs": [each.ctypes.data for each in self.kv],
-            "kv_data_lens": [each.nbytes for each in self.kv],
-            "kv_item_lens": [ITEM_BYTES] * len(self.kv), "kv_layer_ids": [],
-            "kv_cache_dtype_str": "auto", "aux_data_ptrs": [each.ctypes.data for each in self.aux],
-            "aux_data_lens": [each.nbytes for each in self.aux], "aux_item_lens": list(AUX_BYTES),
-            "state_types": [], "state_data_ptrs": [], "state_data_lens": [], "state_item_lens": [],
-            "state_layer_ids": [], "state_dim_per_tensor": [], "state_slice_outer_counts": [],
-            "state_conv_shard_groups": [], "is_hybrid_mla_backend": False,
-            "swa_kv_cache_layout": None, "ib_device": None, "gpu_id": 0, "kv_head_num": 1,
-            "total_kv_head_num": 1, "page_size": PAGE_TOKENS, "system_dp_rank": 0,
-            "rust_http_port": None, "pp_rank": 0, "prefill_start_layer": 0,
-            "prefill_end_layer": LAYERS, "mla_compression_ratios": None, "kv_buf_groups": 1,
-            "hidden_kv_layers": 0, "draft_kv_layers": 0,
-            "kv_data_mem_kinds": ["DRAM"] * len(self.kv),
-        }
-        for name, value in values.items():
-            setattr(arguments, name, value)
-        return arguments
+        return sglang_cpu.fill_kv_args(arguments, self.kv, self.aux, item_bytes=ITEM_BYTES,
+                                       aux_bytes=AUX_BYTES, layers=LAYERS, page_tokens=PAGE_TOKENS)
 
     def connect(self):
         """Decode learns of prefill's ranks."""
