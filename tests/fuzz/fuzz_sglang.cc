@@ -29,7 +29,7 @@ std::vector<FrameView> frames_of(Input input) {
   return frames;
 }
 
-void check(const sglang::DecodeEndpoint& endpoint) {
+void check(const sglang::RankEndpoint& endpoint) {
   require(endpoint.port != 0 && !endpoint.ip.empty(), "an endpoint has an address and a port");
 }
 

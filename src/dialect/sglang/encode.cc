@@ -46,7 +46,7 @@ class FrameWriter {
     return value ? number(*value) : text({});
   }
   FrameWriter& room(RoomId room) { return number(room.value()); }
-  FrameWriter& endpoint(const DecodeEndpoint& endpoint) {
+  FrameWriter& endpoint(const RankEndpoint& endpoint) {
     return text(endpoint.ip).number(endpoint.port);
   }
   FrameWriter& bytes(Frame bytes) {

@@ -121,8 +121,8 @@ RoomId FrameReader::room(std::size_t at) {
   return RoomId(static_cast<std::uint64_t>(number(at, "room", range)));
 }
 
-DecodeEndpoint FrameReader::endpoint(std::size_t ip_at) {
-  DecodeEndpoint endpoint;
+RankEndpoint FrameReader::endpoint(std::size_t ip_at) {
+  RankEndpoint endpoint;
   endpoint.ip = text(ip_at, "decode ip");
   endpoint.port = static_cast<std::uint16_t>(number(ip_at + 1, "decode port", {1, kMaxPort}));
   return endpoint;

@@ -30,7 +30,7 @@ class FrameReader {
   std::optional<std::int64_t> optional_number(std::size_t at, std::string_view field,
                                               NumberRange range);
   RoomId room(std::size_t at);
-  DecodeEndpoint endpoint(std::size_t ip_at);  // ip and port in two frames
+  RankEndpoint endpoint(std::size_t ip_at);  // ip and port in two frames
   std::string text(std::size_t at, std::string_view field);
   std::string optional_text(std::size_t at, std::string_view field);
   // Text for people: control bytes and bytes that are not UTF-8 become '?'; cut at the limit.

@@ -31,10 +31,10 @@ inline constexpr std::string_view kNixlGuard = "NixlMsgGuard";
 inline constexpr std::string_view kMoriGuard = "MoriMsgGuard";
 
 // Where a decode rank listens for what prefill tells it.
-struct DecodeEndpoint {
+struct RankEndpoint {
   std::string ip;  // IPv6 without brackets
   std::uint16_t port = 0;
-  friend bool operator==(const DecodeEndpoint&, const DecodeEndpoint&) = default;
+  friend bool operator==(const RankEndpoint&, const RankEndpoint&) = default;
 };
 
 // Lists of lists: one list for each state component, in the order that both engines derive from the
@@ -69,7 +69,7 @@ struct DecodeMemory {
 // decode -> prefill. Once for each connection, before the first metadata: who the decode rank is
 // and where its memory lies. A second one with the same session replaces the first.
 struct MooncakeRegistration {
-  DecodeEndpoint endpoint;
+  RankEndpoint endpoint;
   std::string session;  // of the transfer engine, host:port
   DecodeMemory memory;
   std::uint32_t tp_rank = 0;  // in the attention group
@@ -83,7 +83,7 @@ enum class NixlMemory : std::uint8_t { kVram, kDram };
 
 // decode -> prefill, as above. A second one with the same agent is ignored by SGLang.
 struct NixlRegistration {
-  DecodeEndpoint endpoint;
+  RankEndpoint endpoint;
   std::string agent;                         // name of the NIXL agent, a UUID
   std::vector<std::uint8_t> agent_metadata;  // opaque; for nixl's add_remote_agent
   DecodeMemory memory;
@@ -101,7 +101,7 @@ struct NixlRegistration {
 // What a decode rank wants of one prefill rank for one room, both flavours alike.
 struct RoomTarget {
   RoomId room;
-  DecodeEndpoint endpoint;
+  RankEndpoint endpoint;
   std::vector<PageIndex> pages;  // after the decode-side prefix
   PerComponent<std::uint32_t> state_indices;
   std::uint32_t decode_ranks = 1;   // how many such messages this prefill rank is to expect
@@ -143,7 +143,7 @@ struct RoomStatus {
 // is there only when decode holds the pages until then.
 struct AbortRoom {
   RoomId room;
-  std::optional<DecodeEndpoint> endpoint;   // where the acknowledgement goes
+  std::optional<RankEndpoint> endpoint;   // where the acknowledgement goes
   std::optional<std::uint64_t> generation;  // only with an endpoint
   friend bool operator==(const AbortRoom&, const AbortRoom&) = default;
 };
@@ -211,7 +211,7 @@ struct Watermark {
 // decode -> prefill, policy prefill_complete only: where to say that prefill is done.
 struct AwaitPrefill {
   RoomId room;
-  DecodeEndpoint endpoint;
+  RankEndpoint endpoint;
   friend bool operator==(const AwaitPrefill&, const AwaitPrefill&) = default;
 };
 

@@ -7,7 +7,7 @@
 namespace kvferry::sglang {
 namespace {
 
-std::string to_text(const DecodeEndpoint& endpoint) {
+std::string to_text(const RankEndpoint& endpoint) {
   return fmt::format("{}:{}", endpoint.ip, endpoint.port);
 }
 
@@ -71,7 +71,7 @@ PrefillTranslator::Session* PrefillTranslator::find(PeerId peer) const {
   return nullptr;
 }
 
-PrefillTranslator::Session* PrefillTranslator::find(const DecodeEndpoint& endpoint) const {
+PrefillTranslator::Session* PrefillTranslator::find(const RankEndpoint& endpoint) const {
   for (const auto& [name, session] : sessions_) {
     if (session->registration.endpoint == endpoint) {
       return session.get();
@@ -94,8 +94,8 @@ void PrefillTranslator::say_once(Session& session, wire::Message message) {
   outputs_.emplace_back(VirtualFrame{session.key, std::move(frame)});
 }
 
-void PrefillTranslator::send(const DecodeEndpoint& endpoint, Message message) {
-  outputs_.emplace_back(ToDecode{endpoint, std::move(message)});
+void PrefillTranslator::send(const RankEndpoint& endpoint, Message message) {
+  outputs_.emplace_back(ToEndpoint{endpoint, std::move(message)});
 }
 
 void PrefillTranslator::not_done(std::string_view counter, std::string what) {
@@ -108,7 +108,7 @@ void PrefillTranslator::refuse(const RoomTarget& target, std::string reason) {
            fmt::format("room {} of {}: {}", target.room.value(), to_text(target.endpoint), reason));
 }
 
-void PrefillTranslator::acknowledge(RoomId room, const DecodeEndpoint& endpoint,
+void PrefillTranslator::acknowledge(RoomId room, const RankEndpoint& endpoint,
                                     std::uint64_t generation) {
   send(endpoint, AbortAck{room, config_.prefill_rank, generation});
 }
@@ -239,7 +239,7 @@ void PrefillTranslator::close(Session& session, const std::string& why) {
 }
 
 // Where the table is full nothing of that endpoint is acknowledged any more.
-void PrefillTranslator::remember_unproven(const DecodeEndpoint& endpoint, RoomId room) {
+void PrefillTranslator::remember_unproven(const RankEndpoint& endpoint, RoomId room) {
   if (unproven_.size() < config_.max_rooms) {
     unproven_.emplace(to_text(endpoint), room);
   } else {
@@ -247,7 +247,7 @@ void PrefillTranslator::remember_unproven(const DecodeEndpoint& endpoint, RoomId
   }
 }
 
-bool PrefillTranslator::is_unproven(const DecodeEndpoint& endpoint, RoomId room) const {
+bool PrefillTranslator::is_unproven(const RankEndpoint& endpoint, RoomId room) const {
   const std::string name = to_text(endpoint);
   return distrusted_.contains(name) || unproven_.contains({name, room});
 }
@@ -394,6 +394,18 @@ void PrefillTranslator::handle_dial(PeerId peer, const PeerAddress& address) {
       session->peer = peer;
       outputs_.emplace_back(VirtualPeerUp{peer});
     }
+  }
+}
+
+bool PrefillTranslator::owns(const PeerAddress& address) const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& each) {
+    return each.second->key == address.public_key;
+  });
+}
+
+void PrefillTranslator::handle_endpoint_lost(const RankEndpoint& endpoint) {
+  if (Session* session = find(endpoint)) {
+    close(*session, "the connection to decode was lost");
   }
 }
 

@@ -21,6 +21,7 @@
 
 #include "base/peer_id.h"
 #include "dialect/sglang/messages.h"
+#include "dialect/sglang/translator.h"
 #include "wire/messages.h"
 
 namespace kvferry::sglang {
@@ -32,51 +33,26 @@ struct PrefillTranslatorConfig {
   std::size_t max_rooms = 65'536;  // open at one time, and remembered as unproven
 };
 
-// --- what goes out ---
-
-// The link's events. The peer's connection is there; it is gone, for good.
-struct VirtualPeerUp {
-  PeerId peer;
-};
-struct VirtualPeerDown {
-  PeerId peer;
-};
-// A frame that the core is to take as arrived. key: proves the sender, as a CURVE key would.
-struct VirtualFrame {
-  std::string key;
-  wire::Frame frame;
-};
-struct ToDecode {
-  DecodeEndpoint endpoint;
-  Message message;
-};
-// Something was not done. counter: a name for a metric; what: one sentence.
-struct NotDone {
-  std::string_view counter;
-  std::string what;
-};
-using TranslatorOutput =
-    std::variant<VirtualPeerUp, VirtualPeerDown, VirtualFrame, ToDecode, NotDone>;
-
-class PrefillTranslator {
+class PrefillTranslator final : public Translator {
  public:
   explicit PrefillTranslator(PrefillTranslatorConfig config);
-  ~PrefillTranslator();
+  ~PrefillTranslator() override;
   PrefillTranslator(const PrefillTranslator&) = delete;
   PrefillTranslator& operator=(const PrefillTranslator&) = delete;
 
-  // --- what came in ---
-  void handle(const Message& message);
-  // The core dials an address that was in a hello of ours; others are not ours and are ignored.
-  void handle_dial(PeerId peer, const PeerAddress& address);
-  void handle_hang_up(PeerId peer);
-  void handle_frame(PeerId peer, const wire::Frame& frame);
+  void handle(const Message& message) override;
+  void handle_endpoint_up(const RankEndpoint&) override {}
+  // What was queued there may have been a Success: the endpoint's session ends.
+  void handle_endpoint_lost(const RankEndpoint& endpoint) override;
+  bool owns(const PeerAddress& address) const override;
+  bool owns(PeerId peer) const override { return find(peer) != nullptr; }
+  void handle_dial(PeerId peer, const PeerAddress& address) override;
+  void handle_hang_up(PeerId peer) override;
+  void handle_frame(PeerId peer, const wire::Frame& frame) override;
+  void advance(Instant) override {}  // nothing here waits for a time
+  std::optional<Instant> next_deadline() const override { return std::nullopt; }
+  std::vector<TranslatorOutput> take_outputs() override { return std::exchange(outputs_, {}); }
 
-  // --- outputs ---
-  std::vector<TranslatorOutput> take_outputs() { return std::exchange(outputs_, {}); }
-
-  // --- getters ---
-  bool owns(PeerId peer) const { return find(peer) != nullptr; }
   std::size_t session_count() const { return sessions_.size(); }
   std::size_t open_rooms() const { return open_rooms_; }
 
@@ -110,18 +86,18 @@ class PrefillTranslator {
   void grant(Session& session, Attempt& attempt);
   void refuse(const RoomTarget& target, std::string reason);
   void close(Session& session, const std::string& why);
-  void remember_unproven(const DecodeEndpoint& endpoint, RoomId room);
-  bool is_unproven(const DecodeEndpoint& endpoint, RoomId room) const;
+  void remember_unproven(const RankEndpoint& endpoint, RoomId room);
+  bool is_unproven(const RankEndpoint& endpoint, RoomId room) const;
   void finish(Session& session, RoomId room);
-  void acknowledge(RoomId room, const DecodeEndpoint& endpoint, std::uint64_t generation);
+  void acknowledge(RoomId room, const RankEndpoint& endpoint, std::uint64_t generation);
   AttemptId low_water_mark(const Session& session) const;
   void say(Session& session, wire::Message message);       // numbered
   void say_once(Session& session, wire::Message message);  // not numbered
-  void send(const DecodeEndpoint& endpoint, Message message);
+  void send(const RankEndpoint& endpoint, Message message);
   void not_done(std::string_view counter, std::string what);
 
   Session* find(PeerId peer) const;
-  Session* find(const DecodeEndpoint& endpoint) const;
+  Session* find(const RankEndpoint& endpoint) const;
 
   const PrefillTranslatorConfig config_;
   std::map<std::string, std::unique_ptr<Session>> sessions_;  // by SGLang's session id

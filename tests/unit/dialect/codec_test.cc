@@ -182,9 +182,9 @@ TEST(SglangCodec, ReadsAbortsWithAndWithoutGenerationAndAddress) {
   EXPECT_EQ(*decode(kMooncakePrefill, frames({"ABORT", "42"})),
             Message(AbortRoom{RoomId(42), {}, {}}));
   EXPECT_EQ(*decode(kNixlPrefill, frames({"ABORT", "42", "h", "7"})),
-            Message(AbortRoom{RoomId(42), DecodeEndpoint{"h", 7}, {}}));
+            Message(AbortRoom{RoomId(42), RankEndpoint{"h", 7}, {}}));
   EXPECT_EQ(*decode(kMoriPrefill, frames({"ABORT", "42", "h", "7", "9"})),
-            Message(AbortRoom{RoomId(42), DecodeEndpoint{"h", 7}, 9}));
+            Message(AbortRoom{RoomId(42), RankEndpoint{"h", 7}, 9}));
   EXPECT_EQ(*decode(kMooncakeDecode, frames({"ABORT_ACK", "42"})),
             Message(AbortAck{RoomId(42), {}, {}}));
   EXPECT_EQ(*decode(kNixlDecode, frames({"ABORT_ACK", "42", "5"})),

@@ -82,7 +82,7 @@ MooncakeMetadata metadata(std::uint64_t room, std::vector<std::uint32_t> pages =
 }
 
 AbortRoom abort_of(std::uint64_t room, std::optional<std::uint64_t> generation = 9) {
-  return {RoomId(room), DecodeEndpoint{"10.0.0.2", 41'235}, generation};
+  return {RoomId(room), RankEndpoint{"10.0.0.2", 41'235}, generation};
 }
 
 // The core, its caller and its transport, with the translator as its link.
@@ -96,6 +96,10 @@ class Rig final : public core::ActionSink, public core::Environment {
   // --- SGLang's side ---
   void arrive(const Message& message) {
     translator_.handle(message);
+    run();
+  }
+  void lose_endpoint(const RankEndpoint& endpoint) {
+    translator_.handle_endpoint_lost(endpoint);
     run();
   }
   // As text: "room 1 success", "ack room 1 generation 9".
@@ -239,7 +243,7 @@ class Rig final : public core::ActionSink, public core::Environment {
   void take(VirtualFrame& frame) {
     events_.emplace_back(core::FrameArrived{frame.key, std::move(frame.frame)});
   }
-  void take(ToDecode& to) {
+  void take(ToEndpoint& to) {
     EXPECT_EQ(to.endpoint.ip, "10.0.0.2");
     if (const auto* status = std::get_if<RoomStatus>(&to.message)) {
       EXPECT_EQ(status->prefill_rank, kPrefillRank);
@@ -258,7 +262,7 @@ class Rig final : public core::ActionSink, public core::Environment {
     }
   }
   // What an acknowledgement says: nothing writes to the room's pages any more.
-  void expect_quiet(const DecodeEndpoint& endpoint, RoomId room) const {
+  void expect_quiet(const RankEndpoint& endpoint, RoomId room) const {
     const std::vector<std::uint32_t> pages =
         storm_pages(endpoint.port - kFirstPort, static_cast<std::uint32_t>(room.value()));
     for (const auto* unfinished : {&posted_, &unknown_}) {
@@ -268,6 +272,9 @@ class Rig final : public core::ActionSink, public core::Environment {
             << "page " << each.write.target_item << " of room " << room.value();
       }
     }
+  }
+  void take(LeaveEndpoint& leave) {
+    ADD_FAILURE() << "left " << leave.endpoint.ip << ":" << leave.endpoint.port;
   }
   void take(NotDone& what) { not_done_.push_back(what.what); }
 
@@ -394,7 +401,7 @@ TEST_F(PrefillTranslatorTest, AnAbortBeforeAnyMetadataEndsTheRoomAndIsAcknowledg
   rig_.arrive(abort_of(1));
   EXPECT_THAT(rig_.take_sent(), ElementsAre("ack room 1 generation 9"));
   EXPECT_EQ(rig_.status(sender), KvPoll::kFailed);
-  rig_.arrive(AbortRoom{RoomId(1), DecodeEndpoint{"10.0.0.2", 1}, 9});
+  rig_.arrive(AbortRoom{RoomId(1), RankEndpoint{"10.0.0.2", 1}, 9});
   EXPECT_THAT(rig_.take_sent(), IsEmpty()) << "a stranger";
   EXPECT_THAT(rig_.take_not_done(), ElementsAre(HasSubstr("not registered")));
 }
@@ -454,6 +461,22 @@ TEST_F(PrefillTranslatorTest, AnotherRegistrationEndsTheRoomsAndTheirAbortsAreNo
   rig_.arrive(abort_of(1));
   EXPECT_THAT(rig_.take_sent(), IsEmpty());
   EXPECT_THAT(rig_.take_not_done(), ::testing::Contains(HasSubstr("ended before its writes did")));
+  rig_.arrive(metadata(2));
+  const SenderId next = rig_.send(2);
+  EXPECT_EQ(rig_.status(next), KvPoll::kTransferring);
+}
+
+// A status may have been lost with the connection, so that nothing of the session can be relied on.
+TEST_F(PrefillTranslatorTest, ALostConnectionEndsTheRoomsAndTheNextRoomGreetsAgain) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  rig_.lose_endpoint(registration().endpoint);
+  EXPECT_EQ(rig_.downs(), 1U);
+  EXPECT_EQ(rig_.status(sender), KvPoll::kFailed);
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("room 1 failed: the connection to decode was lost"));
+  rig_.arrive(abort_of(1));
+  EXPECT_THAT(rig_.take_sent(), IsEmpty());
   rig_.arrive(metadata(2));
   const SenderId next = rig_.send(2);
   EXPECT_EQ(rig_.status(next), KvPoll::kTransferring);
