@@ -143,7 +143,7 @@ struct RoomStatus {
 // is there only when decode holds the pages until then.
 struct AbortRoom {
   RoomId room;
-  std::optional<RankEndpoint> endpoint;   // where the acknowledgement goes
+  std::optional<RankEndpoint> endpoint;     // where the acknowledgement goes
   std::optional<std::uint64_t> generation;  // only with an endpoint
   friend bool operator==(const AbortRoom&, const AbortRoom&) = default;
 };

@@ -398,9 +398,8 @@ void PrefillTranslator::handle_dial(PeerId peer, const PeerAddress& address) {
 }
 
 bool PrefillTranslator::owns(const PeerAddress& address) const {
-  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& each) {
-    return each.second->key == address.public_key;
-  });
+  return std::any_of(sessions_.begin(), sessions_.end(),
+                     [&](const auto& each) { return each.second->key == address.public_key; });
 }
 
 void PrefillTranslator::handle_endpoint_lost(const RankEndpoint& endpoint) {

@@ -1,7 +1,7 @@
-// What stands between the core and one direction of SGLang's protocol (docs/adr/0015): for the core it
-// is a number of kvferry processes (virtual peers), for SGLang it is one of its own ranks. Pure: what
-// happened goes in, what is to be done comes out through take_outputs(), in order; time is an argument.
-// Single-threaded; belongs to the driver's thread. dialect_link.h puts sockets around it.
+// What stands between the core and one direction of SGLang's protocol (docs/adr/0015): for the core
+// it is a number of kvferry processes (virtual peers), for SGLang it is one of its own ranks. Pure:
+// what happened goes in, what is to be done comes out through take_outputs(), in order; time is an
+// argument. Single-threaded; belongs to the driver's thread. dialect_link.h puts sockets around it.
 #pragma once
 
 #include <optional>
@@ -45,8 +45,8 @@ struct NotDone {
   std::string_view counter;
   std::string what;
 };
-using TranslatorOutput = std::variant<VirtualPeerUp, VirtualPeerDown, VirtualFrame, ToEndpoint,
-                                      LeaveEndpoint, NotDone>;
+using TranslatorOutput =
+    std::variant<VirtualPeerUp, VirtualPeerDown, VirtualFrame, ToEndpoint, LeaveEndpoint, NotDone>;
 
 class Translator {
  public:
