@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/thread_setup.h"
 
 namespace kvferry {
@@ -36,6 +37,17 @@ void ThreadPlace::ends(std::string cause) noexcept {
   }
   working_.store(false, std::memory_order_release);
   ended_.store(true, std::memory_order_release);
+}
+
+void ThreadPlace::run(const std::function<void()>& body) noexcept {
+  begin();
+  try {
+    body();
+    ends({});
+  } catch (const std::exception& error) {
+    log::error("thread {}: {}", name_, error.what());
+    ends(error.what());
+  }
 }
 
 std::string ThreadPlace::cause() const {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,6 +29,10 @@ class ThreadPlace {
   void waits() noexcept;
   // As its last act. cause: why it ended without being told to; empty when it was told.
   void ends(std::string cause) noexcept;
+  // A whole thread: begin(), the body, ends(). What the body throws is logged and is the cause: a
+  // thread that can't go on is none to go on with, and whoever reads the roster ends what depends
+  // on it.
+  void run(const std::function<void()>& body) noexcept;
 
   const std::string& name() const { return name_; }  // as the system shows it
   const std::string& task() const { return task_; }  // what it does, for people

@@ -99,11 +99,7 @@ ReceiveGate::ReceiveGate(std::uint32_t max_grant_slots, CompletionSink& sink, Th
           static_cast<std::uint32_t>(std::min<std::uint64_t>(max_grant_slots, kSlotMask - 1))),
       sink_(sink),
       place_(enrol(threads, "kvf-fence", "waits until what was fenced has stopped")),
-      fencer_([this] {
-        place_->begin();
-        run_fences();
-        place_->ends({});
-      }) {}
+      fencer_([this] { place_->run([this] { run_fences(); }); }) {}
 
 ReceiveGate::~ReceiveGate() { stop(); }
 

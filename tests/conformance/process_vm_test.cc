@@ -12,7 +12,10 @@
 #include <array>
 #include <cstring>
 #include <future>
+#include <stdexcept>
+#include <thread>
 
+#include "base/clock.h"
 #include "recording_sink.h"
 
 namespace kvferry::data_plane {
@@ -122,7 +125,7 @@ struct ProcessVm : ::testing::Test {
     return out;
   }
   void start(const ItemSplit& split = halves) {
-    transport = std::make_unique<ProcessVmTransport>(TransportConfig{}, sink, split);
+    transport = std::make_unique<ProcessVmTransport>(config, sink, split);
     const std::array regions{
         Region{RegionKind::kKey, 0, source.data(), kItemBytes, kItems},
         Region{RegionKind::kAux, 0, source.data() + kMappedBytes, 2 * kPartBytes, kItems}};
@@ -162,6 +165,8 @@ struct ProcessVm : ::testing::Test {
   RecordingSink sink{clock};
   std::vector<std::byte> source =
       std::vector<std::byte>(kMappedBytes + 2 * kPartBytes * kItems, std::byte{0});
+  ThreadRoster roster;
+  TransportConfig config;
   std::unique_ptr<ProcessVmTransport> transport;
 };
 
@@ -193,6 +198,25 @@ TEST_F(ProcessVm, AnItemThatCannotBeTakenApartIsRefused) {
   open();
   EXPECT_EQ(send(write(1, 2, 1)), WriteOutcome::kRefused);
   EXPECT_THAT(peer.read(), Each(kBefore));
+}
+
+// Its writes are never answered any more: the manager's watchdog reads the cause and ends the
+// rooms.
+TEST_F(ProcessVm, AThreadThatEndsByAnExceptionSaysSo) {
+  config.threads = &roster;
+  start([](std::span<const std::byte>) -> Result<std::vector<std::vector<std::byte>>> {
+    throw std::runtime_error("no memory for the parts");
+  });
+  open();
+  post(write(1, 2, 1));
+  const auto has_ended = [&] {
+    const std::vector<ThreadPlacePtr> places = roster.places();
+    return places.size() == 1 && places.front()->has_ended();
+  };
+  const Instant deadline = monotonic_now() + std::chrono::seconds(30);
+  while (!has_ended() && monotonic_now() < deadline) std::this_thread::yield();
+  ASSERT_TRUE(has_ended());
+  EXPECT_EQ(roster.places().front()->cause(), "no memory for the parts");
 }
 
 TEST_F(ProcessVm, MemoryThatIsNotThereIsRefusedAndTheNextWriteGoesThrough) {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/log.h"
 
 namespace kvferry::data_plane {
 namespace {
@@ -97,17 +96,9 @@ bool EventLoop::run_tasks() {
   return !stopping;
 }
 
-// A completion that is lost would hold its pages for ever, so that a loop which can't go on is no
-// loop to go on with: whoever reads the roster ends what depends on it.
+// A completion that is lost would hold its pages for ever, so that nothing is caught on the way.
 void EventLoop::run() {
-  place_->begin();
-  try {
-    turn_until_stopped();
-    place_->ends({});
-  } catch (const std::exception& error) {
-    log::error("thread {}: {}", place_->name(), error.what());
-    place_->ends(error.what());
-  }
+  place_->run([this] { turn_until_stopped(); });
 }
 
 int EventLoop::wait_for_events(std::span<epoll_event> events, int timeout_ms) {

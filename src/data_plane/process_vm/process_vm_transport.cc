@@ -160,16 +160,19 @@ std::vector<WriteCompletion> ProcessVmTransport::refusals(std::span<const Job> j
 void ProcessVmTransport::run() {
   const ThreadPlacePtr place =
       enrol(config_.threads, "kvf-process-vm", "copies into the memory of processes on this host");
-  place->begin();
+  place->run([&] { copy_until_stopped(*place); });
+}
+
+void ProcessVmTransport::copy_until_stopped(ThreadPlace& place) {
   for (;;) {
     std::vector<Job> batch;
     std::shared_ptr<const Peer> peer;
     {
       std::unique_lock lock(mutex_);
-      place->waits();
+      place.waits();
       changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-      place->works();
-      if (queue_.empty()) break;
+      place.works();
+      if (queue_.empty()) return;
       batch = take_batch();
       const auto found = sessions_.find(batch.front().session);
       if (found != sessions_.end()) {
@@ -183,7 +186,6 @@ void ProcessVmTransport::run() {
       refuse(batch);
     }
   }
-  place->ends({});
 }
 
 // With the lock held: the longest run of one session's writes at the head of the queue.

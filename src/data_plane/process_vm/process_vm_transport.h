@@ -83,6 +83,7 @@ class ProcessVmTransport final : public Transport {
   };
 
   void run();
+  void copy_until_stopped(ThreadPlace& place);
   std::vector<Job> take_batch();
   void carry(const std::vector<Job>& batch, const Peer& peer);
   bool plan(const Job& job, const Peer& peer, std::vector<RemoteProcess::Piece>& pieces,

@@ -44,6 +44,18 @@ TEST(ThreadRoster, AnEndThatNobodyOrderedShows) {
               ElementsAre("thread kvf-test (tests) ended: no memory"));
 }
 
+TEST(ThreadRoster, WhatABodyThrowsIsTheCauseOfItsEnd) {
+  ThreadRoster roster;
+  const ThreadPlacePtr done = roster.enrol("kvf-done", "does its work");
+  const ThreadPlacePtr thrown = roster.enrol("kvf-thrown", "throws");
+  std::thread([&] { done->run([] {}); }).join();
+  std::thread([&] { thrown->run([] { throw std::runtime_error("no more"); }); }).join();
+  EXPECT_TRUE(done->has_ended());
+  EXPECT_TRUE(thrown->has_ended());
+  EXPECT_EQ(done->cause(), "");
+  EXPECT_EQ(thrown->cause(), "no more");
+}
+
 TEST(ThreadRoster, TurnsAreCounted) {
   ThreadRoster roster;
   const ThreadPlacePtr place = roster.enrol("kvf-test", "tests");
