@@ -102,9 +102,10 @@ if(NOT KVFERRY_SANITIZE AND NOT KVFERRY_PYTHON_MODULE)
 endif()
 
 function(kvferry_program NAME SOURCE)
-  add_executable(${NAME} ${SOURCE})
+  add_executable(${NAME} ${SOURCE} ${PROJECT_SOURCE_DIR}/src/cli/allocator.cc)
   target_compile_definitions(${NAME} PRIVATE KVFERRY_VERSION="${PROJECT_VERSION}")
   if(NOT KVFERRY_SANITIZE)
+    target_compile_definitions(${NAME} PRIVATE KVFERRY_MIMALLOC)
     # First, and though nothing names it: it takes the place of malloc and new for all that follows.
     target_link_libraries(${NAME} PRIVATE -Wl,--push-state,--no-as-needed mimalloc -Wl,--pop-state)
   endif()

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "cli/allocator.h"
 #include "cli/cli_parse.h"
 #include "cli/command.h"
 #include "lab/cmd_bench.h"
@@ -20,6 +21,7 @@ std::string_view version() { return KVFERRY_VERSION; }
 
 int main(int argc, char** argv) {
   using namespace kvferry;  // NOLINT: the only function of this unit
+  cli::set_up_allocator();
   // A pipe that goes away is an error value of the write, not the end of the process.
   std::signal(SIGPIPE, SIG_IGN);
   const std::array<const cli::Command*, 5> commands = {&lab::sim_command(), &lab::bench_command(),

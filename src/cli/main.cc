@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "cli/allocator.h"
 #include "cli/cli_parse.h"
 #include "cli/command.h"
 
@@ -15,6 +16,7 @@ std::string_view version() { return KVFERRY_VERSION; }
 
 int main(int argc, char** argv) {
   using namespace kvferry::cli;  // NOLINT: the only function of this unit
+  set_up_allocator();
   // A client or a pipe that goes away is an error value of the write, not the end of the process.
   std::signal(SIGPIPE, SIG_IGN);
   const std::array<const Command*, 8> commands = {
