@@ -5,20 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/allowed_registries.h"
+
 namespace kvferry::runtime {
 namespace {
 
 bool contains(const std::vector<std::string>& list, const std::string& address) {
   return std::find(list.begin(), list.end(), address) != list.end();
-}
-
-// "*:port" allows every host at that port: fleets whose prefill servers come and go.
-bool allows(const std::vector<std::string>& list, const std::string& address) {
-  return std::any_of(list.begin(), list.end(), [&](const std::string& entry) {
-    return entry == address ||
-           (entry.starts_with("*:") &&
-            address.substr(std::min(address.rfind(':'), address.size())) == entry.substr(1));
-  });
 }
 
 bool same_peer(const core::PeerRow& a, const core::PeerRow& b) { return a.address == b.address; }
@@ -56,8 +49,7 @@ Status BootstrapClient::start() {
 }
 
 Status BootstrapClient::check_allowed(const std::string& address) const {
-  if (contains(options_.bootstrap_addresses, address) ||
-      allows(options_.bootstrap_allow, address)) {
+  if (allows_registry(options_, address)) {
     return {};
   }
   return fail(FailureCode::kUnauthorized,

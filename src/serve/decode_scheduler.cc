@@ -77,11 +77,12 @@ void DecodeScheduler::admit(Instant now) {
   std::erase_if(waiting_, [&](const std::unique_ptr<Job>& job) {
     const Submission& submission = job->submission();
     if (job->answer->client_gone()) {
-      end(*job, {FailureCode::kAborted, FailureWhere::kLocal, "the client left", {}, -1});
+      end_waiting(*job, {FailureCode::kAborted, FailureWhere::kLocal, "the client left", {}, -1});
       return true;
     }
     if (elapsed_ms(submission.arrived, now) > limits().queue_timeout_ms) {
-      end(*job,
+      end_waiting(
+          *job,
           {FailureCode::kQueueFull,
            FailureWhere::kLocal,
            fmt::format("no pages became free within {} ms ({} of {} are free, the prompt needs {})",
@@ -259,9 +260,14 @@ void DecodeScheduler::end(Job& job, const Failure& failure) {
   request_done();
 }
 
+void DecodeScheduler::end_waiting(Job& job, const Failure& failure) {
+  transfer_.refuse(job.fields(), failure.what);
+  end(job, failure);
+}
+
 void DecodeScheduler::fail_all(const Failure& cause) {
   for (const auto& job : waiting_) {
-    end(*job, cause);
+    end_waiting(*job, cause);
   }
   waiting_.clear();
   for (const auto& job : granted_) {

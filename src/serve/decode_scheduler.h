@@ -42,6 +42,8 @@ class DecodeScheduler final : public Scheduler {
   Status import_page(Job& job);
   void give_back(Job& job);
   void end(Job& job, const Failure& failure);
+  // A job without a room: prefill has one, and is told.
+  void end_waiting(Job& job, const Failure& failure);
 
   Engine& engine_;
   PagePool& pool_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/allowed_registries.h"
 #include "base/clock.h"
 #include "base/crypto.h"
 #include "base/log.h"
@@ -122,25 +123,27 @@ void HttpApi::handle(net::HttpRequest request, std::shared_ptr<net::Responder> r
 
 void HttpApi::generate(RequestKind kind, const net::HttpRequest& request,
                        std::shared_ptr<net::Responder> responder) const {
-  if (context_.draining->load()) {
-    respond_error(*responder, {503,
-                               "this server is draining: it finishes what it has and takes no "
-                               "new requests",
-                               "server_error", "", "draining"});
-    return;
-  }
   auto parsed = parse_request(kind, request.body);
   if (!parsed) {
     respond_error(*responder, parsed.error());
     return;
   }
+  const std::optional<RoomFields> room = parsed->room;
+  const auto refuse_room = [&](std::string_view reason) {
+    if (room && context_.transfer != nullptr) {
+      context_.transfer->refuse(*room, reason);
+    }
+  };
   auto submission = prepare(std::move(*parsed));
   if (!submission) {
     respond_error(*responder, submission.error());
+    refuse_room(submission.error().message);
     return;
   }
   submission->responder = std::move(responder);
-  context_.scheduler->submit(std::move(*submission));
+  if (const Status taken = context_.scheduler->submit(std::move(*submission)); !taken) {
+    refuse_room(taken.error().what);
+  }
 }
 
 std::optional<ApiError> HttpApi::check_room(GenerationRequest& request) const {
@@ -168,22 +171,16 @@ std::optional<ApiError> HttpApi::check_registry(RoomFields& room) const {
     return ApiError{400, std::move(message), "invalid_request_error", std::string(param),
                     "registry_not_allowed"};
   };
-  const auto known = [&](const std::string& address) {
-    return std::find(context_.registries.begin(), context_.registries.end(), address) !=
-           context_.registries.end();
-  };
   if (room.bootstrap_port != 0) {
-    if (known(room.bootstrap_address())) return std::nullopt;
+    if (allows_registry(*context_.library, room.bootstrap_address())) return std::nullopt;
     return refused("bootstrap_host",
                    fmt::format("registry '{}' is neither in bootstrap_addresses nor in "
                                "bootstrap_allow of this server: name it there, or give the router "
                                "the port of one that is",
                                room.bootstrap_address()));
   }
-  std::vector<std::string> on_host;
-  for (const std::string& address : context_.registries) {
-    if (address.starts_with(room.bootstrap_host + ":")) on_host.push_back(address);
-  }
+  const std::vector<std::string> on_host =
+      allowed_registries_on(*context_.library, room.bootstrap_host);
   if (on_host.size() != 1) {
     return refused("bootstrap_port",
                    fmt::format("'bootstrap_port' is missing and this server knows {} registries on "
@@ -216,6 +213,12 @@ Result<std::vector<Token>> HttpApi::tokenize(const GenerationRequest& request) c
 }
 
 tl::expected<Submission, ApiError> HttpApi::prepare(GenerationRequest request) const {
+  if (context_.draining->load()) {
+    return tl::unexpected(ApiError{503,
+                                   "this server is draining: it finishes what it has and takes no "
+                                   "new requests",
+                                   "server_error", "", "draining"});
+  }
   if (auto error = check_room(request)) {
     return tl::unexpected(std::move(*error));
   }

@@ -30,14 +30,14 @@ struct ApiContext {
   const Engine* engine = nullptr;
   Scheduler* scheduler = nullptr;
   const PagePool* pool = nullptr;
-  const Transfer* transfer = nullptr;
+  Transfer* transfer = nullptr;
   const RoomLog* rooms = nullptr;
   const ServeMetrics* metrics = nullptr;
   const std::atomic<bool>* draining = nullptr;
   std::uint32_t default_chat_tokens = 256;
-  // host:port of the registries that a request without a binding of its own may name. Such requests
+  // The manager's: which registries a request without a binding of its own may name. Such requests
   // come through SGLang's router, which waits for both servers: both check, so that both refuse.
-  std::vector<std::string> registries;
+  const Options* library = nullptr;
 };
 
 class HttpApi {

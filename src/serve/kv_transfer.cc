@@ -52,6 +52,18 @@ class KvTransfer final : public Transfer {
   std::unique_ptr<DecodeRoom> open_decode(RoomId room, Binding binding) override {
     return std::make_unique<KvDecodeRoom>(manager_, room, binding);
   }
+  // A sender that ends before any grant is remembered by its binding, and a receiver's abort goes
+  // to the senders once they are known, whether the handle is still there or not.
+  void refuse(const RoomFields& room, std::string_view reason) override {
+    if (manager_.args().role == Role::kPrefill) {
+      open_prefill(room.room, room.binding)->abort(reason);
+      return;
+    }
+    const auto receiver = open_decode(room.room, room.binding);
+    // One that fails has failed the room, and then nobody can be told.
+    (void)receiver->init(room.bootstrap_address(), room.prefill_instance);
+    receiver->abort(reason);
+  }
   void poll_many(std::span<const std::uint64_t> ids, std::span<KvPoll> statuses) const override {
     manager_.poll_many(ids, statuses);
   }

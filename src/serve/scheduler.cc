@@ -22,7 +22,7 @@ void Scheduler::start() {
   thread_ = std::thread([this] { run(); });
 }
 
-void Scheduler::submit(Submission submission) {
+Status Scheduler::submit(Submission submission) {
   std::optional<Failure> refused;
   {
     std::lock_guard lock(mutex_);
@@ -49,9 +49,10 @@ void Scheduler::submit(Submission submission) {
     const ApiError error = to_api_error(*refused);
     metrics_.request_ended(error.status, 0);
     respond_error(*submission.responder, error);
-    return;
+    return tl::unexpected(*refused);
   }
   wake_->raise();
+  return {};
 }
 
 void Scheduler::stop() {

@@ -33,8 +33,8 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   void start();
-  // Any thread. Answers the request with an error when it can't be taken.
-  void submit(Submission submission);
+  // Any thread. When the request can't be taken it is answered with the error that is returned.
+  Status submit(Submission submission);
   // Any thread. Requests that are not answered fail with kShuttingDown; joins the thread.
   void stop();
   // Any thread. False once the thread ended by itself; problem() then says why.

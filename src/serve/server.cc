@@ -192,10 +192,7 @@ Status ServerImpl::start_http() {
   context.draining = &draining_;
   context.default_chat_tokens = options_.default_chat_tokens;
   if (manager_) {
-    const Options& library = manager_->options();
-    context.registries = library.bootstrap_addresses;
-    context.registries.insert(context.registries.end(), library.bootstrap_allow.begin(),
-                              library.bootstrap_allow.end());
+    context.library = &manager_->options();
   }
   api_ = std::make_unique<HttpApi>(context);
   net::HttpServerConfig config;

@@ -15,6 +15,7 @@
 #include "kvferry/kv_manager.h"
 #include "kvferry/kv_poll.h"
 #include "kvferry/status.h"
+#include "serve/request.h"
 
 namespace kvferry::serve {
 
@@ -59,6 +60,9 @@ class Transfer {
                                      Binding binding) const = 0;
 
   // Any thread.
+  // This server will not take the request that the room is for: the other side's room fails with
+  // the reason instead of waiting for its deadline. A room that is open here already goes on.
+  virtual void refuse(const RoomFields& room, std::string_view reason) = 0;
   virtual std::vector<PairState> pairs() const = 0;
   virtual std::vector<MetricSample> metrics() const = 0;
   virtual std::string dump_status() const = 0;

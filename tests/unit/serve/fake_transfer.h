@@ -75,6 +75,11 @@ class FakeTransfer final : public Transfer {
     std::lock_guard lock(wire_.mutex);
     return wire_.rooms[{room, binding}].aux;
   }
+  void refuse(const RoomFields& fields, std::string_view reason) override {
+    std::lock_guard lock(wire_.mutex);
+    fail_room(wire_, {fields.room, fields.binding},
+              {FailureCode::kAborted, FailureWhere::kPeer, std::string(reason), {}, -1});
+  }
   std::vector<PairState> pairs() const override { return {{"127.0.0.1:1", "p0", true, "", 5}}; }
   std::vector<MetricSample> metrics() const override {
     return {{"quarantined_pages", "", 0, false}, {"rooms_total", "outcome=\"success\"", 3, true}};

@@ -147,6 +147,36 @@ TEST(SglangRoutes, BothServersRefuseARegistryThatTheyDoNotKnow) {
   EXPECT_EQ(fleet.metric(*fleet.decode, "kvferry_pool_pages_taken_total"), 0);
 }
 
+// Port 1 of the loopback refuses at once: past the check the room fails for that reason.
+TEST(SglangRoutes, ARegistryAtAStarredPortPassesTheCheck) {
+  ServeOptions starred = options();
+  starred.library.bootstrap_allow = {"*:1"};
+  Fleet fleet(starred);
+  ASSERT_TRUE(fleet.paired);
+  for (const char* port : {"1", "null"}) {
+    const auto answer =
+        fleet.fetch(*fleet.decode, "POST", "/generate",
+                    "{" + fields(9) + R"(,"bootstrap_host":"127.0.0.2","bootstrap_port":)" + port +
+                        R"(,"bootstrap_room":1})");
+    EXPECT_NE(answer.status, 400) << answer.body;
+    EXPECT_THAT(answer.body, HasSubstr("127.0.0.2:1"));
+  }
+}
+
+// SGLang's router waits for both servers and tells neither what the other one said.
+TEST(SglangRoutes, WhatOneServerRefusesDoesNotWaitForItsDeadlineOnTheOther) {
+  for (const bool decode_refuses : {true, false}) {
+    Fleet fleet(options());
+    ASSERT_TRUE(fleet.paired);
+    (decode_refuses ? fleet.decode : fleet.prefill)->request_drain();
+    const auto answer = fleet.ask_both("/generate", fleet.with_sglang_room(fields(90), 5)).get();
+    EXPECT_EQ((decode_refuses ? answer.decode : answer.prefill).status, 503);
+    const auto& told = decode_refuses ? answer.prefill : answer.decode;
+    EXPECT_GE(told.status, 400) << told.body;
+    EXPECT_THAT(told.body, HasSubstr("draining"));
+  }
+}
+
 TEST(SglangRoutes, InformationRoutesSayWhatTheServerIs) {
   Fleet fleet(options());
   const std::vector<std::pair<const Server*, std::string>> modes = {
