@@ -66,6 +66,13 @@ struct LinkMalformed {
 using LinkEvent =
     std::variant<LinkConnected, LinkLost, LinkFrame, LinkStranger, LinkBadHandshake, LinkMalformed>;
 
+// Counts from the link's start; exported as <name>_total.
+struct LinkCounter {
+  std::string name;
+  std::string labels;  // Prometheus syntax without braces, may be empty
+  std::uint64_t value = 0;
+};
+
 enum class LinkPriority : std::uint8_t {
   kUrgent,
   kNormal
@@ -92,6 +99,9 @@ class ControlLink {
   // ever.
   virtual void wait(Duration timeout, int wake_fd, std::vector<LinkEvent>& events,
                     std::size_t max_events = 4'096) = 0;
+
+  // Of a link that has more to count than its events tell.
+  virtual std::vector<LinkCounter> counters() const { return {}; }
 };
 
 }  // namespace kvferry::net

@@ -304,6 +304,7 @@ void Driver::publish_view(Instant now) {
   auto view = std::make_shared<DriverView>();
   view->snapshot = parts_.protocol.snapshot(now, kMaxRoomsShown);
   view->counters = sink_.counters();
+  view->link_counters = parts_.link.counters();
   view->malformed_frames = malformed_frames_;
   view->malformed_messages = malformed_messages_;
   view->strangers_refused = strangers_refused_;

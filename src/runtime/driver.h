@@ -33,6 +33,7 @@ inline constexpr std::size_t kMalformedReasons =
 struct DriverView {
   core::Snapshot snapshot;
   Counters counters;
+  std::vector<net::LinkCounter> link_counters;
   std::array<std::uint64_t, kMalformedReasons> malformed_frames{};
   std::uint64_t malformed_messages = 0;  // not even one frame
   std::uint64_t strangers_refused = 0;

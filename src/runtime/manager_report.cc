@@ -85,6 +85,9 @@ void add_driver(Samples& samples, const DriverView& view) {
   for (const auto& [name, value] : view.counters) {
     samples.counter(name + "_total", static_cast<double>(value));
   }
+  for (const net::LinkCounter& each : view.link_counters) {
+    samples.counter(each.name + "_total", static_cast<double>(each.value), each.labels);
+  }
 }
 
 void add_registries(Samples& samples, const RegistryCounters& counters) {
