@@ -36,6 +36,11 @@ struct ToEndpoint {
   RankEndpoint endpoint;
   Message message;
 };
+// Opens the endpoint's socket if there is none and keeps it although nothing is said, so that its
+// loss is noticed; until it is lost or left.
+struct HoldEndpoint {
+  RankEndpoint endpoint;
+};
 // Nothing more is said to the endpoint: its socket goes, with what is queued there.
 struct LeaveEndpoint {
   RankEndpoint endpoint;
@@ -45,8 +50,8 @@ struct NotDone {
   std::string_view counter;
   std::string what;
 };
-using TranslatorOutput =
-    std::variant<VirtualPeerUp, VirtualPeerDown, VirtualFrame, ToEndpoint, LeaveEndpoint, NotDone>;
+using TranslatorOutput = std::variant<VirtualPeerUp, VirtualPeerDown, VirtualFrame, ToEndpoint,
+                                      HoldEndpoint, LeaveEndpoint, NotDone>;
 
 class Translator {
  public:

@@ -273,6 +273,7 @@ class Rig final : public core::ActionSink, public core::Environment {
       }
     }
   }
+  void take(HoldEndpoint& hold) { EXPECT_EQ(hold.endpoint.ip, "10.0.0.2"); }
   void take(LeaveEndpoint& leave) {
     ADD_FAILURE() << "left " << leave.endpoint.ip << ":" << leave.endpoint.port;
   }
