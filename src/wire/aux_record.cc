@@ -91,8 +91,7 @@ void encode_aux(std::span<std::byte> slot, RoomId room, Binding binding, const A
   store<std::uint32_t>(slot, kCrcAt, crc_of(slot));
 }
 
-Result<AuxRecord> decode_aux(std::span<const std::byte> slot, RoomId room, Binding binding,
-                             std::uint32_t vocab_size) {
+Result<BoundAux> read_aux(std::span<const std::byte> slot) {
   if (slot.size() < kAuxRecordBytes) {
     return invalid(
         fmt::format("aux slot has {} bytes, a record has {}", slot.size(), kAuxRecordBytes));
@@ -104,26 +103,36 @@ Result<AuxRecord> decode_aux(std::span<const std::byte> slot, RoomId room, Bindi
   if (const std::uint32_t computed = crc_of(slot); stored != computed) {
     return invalid(fmt::format("aux CRC is {:08x}, its bytes give {:08x}", stored, computed));
   }
-  if (const auto named = load<std::uint64_t>(slot, kRoomAt); named != room.value()) {
-    return invalid(fmt::format("aux record is of room {}, not {}", named, room.value()));
+  BoundAux aux;
+  aux.room = RoomId(load<std::uint64_t>(slot, kRoomAt));
+  aux.binding = {load<std::uint64_t>(slot, kBindingHighAt),
+                 load<std::uint64_t>(slot, kBindingLowAt)};
+  aux.record.first_token = static_cast<std::int32_t>(load<std::uint32_t>(slot, kFirstTokenAt));
+  aux.record.first_logprob = std::bit_cast<float>(load<std::uint32_t>(slot, kFirstLogprobAt));
+  aux.record.prompt_tokens = load<std::uint32_t>(slot, kPromptTokensAt);
+  aux.record.cached_tokens = load<std::uint32_t>(slot, kCachedTokensAt);
+  return aux;
+}
+
+Result<AuxRecord> decode_aux(std::span<const std::byte> slot, RoomId room, Binding binding,
+                             std::uint32_t vocab_size) {
+  const Result<BoundAux> aux = read_aux(slot);
+  if (!aux) {
+    return tl::unexpected(aux.error());
   }
-  const Binding bound{load<std::uint64_t>(slot, kBindingHighAt),
-                      load<std::uint64_t>(slot, kBindingLowAt)};
-  if (bound != binding) {
+  if (aux->room != room) {
     return invalid(
-        fmt::format("aux record is of binding {}, not {}", bound.to_hex(), binding.to_hex()));
+        fmt::format("aux record is of room {}, not {}", aux->room.value(), room.value()));
   }
-  AuxRecord record;
-  record.first_token = static_cast<std::int32_t>(load<std::uint32_t>(slot, kFirstTokenAt));
-  record.first_logprob = std::bit_cast<float>(load<std::uint32_t>(slot, kFirstLogprobAt));
-  record.prompt_tokens = load<std::uint32_t>(slot, kPromptTokensAt);
-  record.cached_tokens = load<std::uint32_t>(slot, kCachedTokensAt);
-  if (vocab_size > 0 &&
-      (record.first_token < 0 || static_cast<std::uint32_t>(record.first_token) >= vocab_size)) {
-    return invalid(fmt::format("aux token {} is outside the vocabulary of {}", record.first_token,
-                               vocab_size));
+  if (aux->binding != binding) {
+    return invalid(fmt::format("aux record is of binding {}, not {}", aux->binding.to_hex(),
+                               binding.to_hex()));
   }
-  return record;
+  const std::int32_t token = aux->record.first_token;
+  if (vocab_size > 0 && (token < 0 || static_cast<std::uint32_t>(token) >= vocab_size)) {
+    return invalid(fmt::format("aux token {} is outside the vocabulary of {}", token, vocab_size));
+  }
+  return aux->record;
 }
 
 }  // namespace kvferry::wire

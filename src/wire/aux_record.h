@@ -20,4 +20,13 @@ void encode_aux(std::span<std::byte> slot, RoomId room, Binding binding, const A
 Result<AuxRecord> decode_aux(std::span<const std::byte> slot, RoomId room, Binding binding,
                              std::uint32_t vocab_size);
 
+// What a slot holds, whosever it is.
+struct BoundAux {
+  RoomId room;
+  Binding binding;
+  AuxRecord record;
+};
+// Fails with kAuxInvalid when length or CRC do not fit.
+Result<BoundAux> read_aux(std::span<const std::byte> slot);
+
 }  // namespace kvferry::wire

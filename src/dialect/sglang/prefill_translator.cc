@@ -7,6 +7,8 @@
 namespace kvferry::sglang {
 namespace {
 
+constexpr std::string_view kKeyPrefix = "sglang-";
+
 std::string to_text(const RankEndpoint& endpoint) {
   return fmt::format("{}:{}", endpoint.ip, endpoint.port);
 }
@@ -43,7 +45,8 @@ struct PrefillTranslator::Attempt {
 
 struct PrefillTranslator::Session {
   MooncakeRegistration registration;
-  std::string key;  // stands for the CURVE key of one life of the peer
+  wire::TransportOffer offer;  // how its memory is reached
+  std::string key;             // stands for the CURVE key of one life of the peer
   wire::Nonce nonce{};
   std::optional<std::string> refused;  // why no room of this session is served, for good
   bool over = false;                   // the core ended it; the next metadata greets again
@@ -163,8 +166,7 @@ std::optional<std::string> PrefillTranslator::refusal(
   return std::nullopt;
 }
 
-// What a kvferry decode process with this memory would say. Its pools are as large as ours: SGLang
-// does not tell how large they are.
+// What a kvferry decode process with this memory would say.
 wire::Introduction PrefillTranslator::introduction(const Session& session) const {
   wire::Introduction out = config_.self;
   out.role = Role::kDecode;
@@ -172,27 +174,51 @@ wire::Introduction PrefillTranslator::introduction(const Session& session) const
   out.control_endpoint = to_text(session.registration.endpoint);
   out.incarnation = Incarnation{0, next_key_};
   out.require_identical = false;
+  out.transports = {session.offer};
+  for (RegionShape& region : out.layout.regions) {
+    const std::uint32_t told =
+        holds_pages(region.kind) ? config_.decode_pages : config_.decode_aux_slots;
+    region.item_count = told == 0 ? region.item_count : told;
+  }
   return out;
 }
 
 void PrefillTranslator::on(const MooncakeRegistration& registration) {
-  if (const auto found = sessions_.find(registration.session); found != sessions_.end()) {
-    if (found->second->registration == registration) {
-      return;
+  std::optional<std::string> refused = refusal(registration);
+  wire::TransportOffer offer;
+  if (!refused) {
+    Result<wire::TransportOffer> reached = config_.reach(registration);
+    if (reached) {
+      offer = std::move(*reached);
+    } else {
+      refused = reached.error().what;
     }
-    // Its addresses are void, and so is every grant that names them.
+  }
+  const auto found = sessions_.find(registration.session);
+  if (found != sessions_.end() && found->second->registration == registration &&
+      found->second->offer == offer) {
+    return;
+  }
+  // Its addresses are void, and so is every grant that names them. A port has one owner, so that
+  // another session there has taken the place of the one before.
+  if (found != sessions_.end()) {
     close(*found->second, "the decode rank registered other memory");
     sessions_.erase(found);
+  } else if (Session* former = find(registration.endpoint)) {
+    close(*former, "another decode rank registered with this endpoint");
+    sessions_.erase(former->registration.session);
   }
-  if (sessions_.size() >= config_.max_sessions) {
+  if (sessions_.size() >= config_.max_sessions && !make_place()) {
     not_done("sglang_sessions_refused", fmt::format("{} sessions are open, no place for {}",
                                                     sessions_.size(), registration.session));
     return;
   }
   auto session = std::make_unique<Session>();
   session->registration = registration;
-  session->refused = refusal(registration);
+  session->offer = std::move(offer);
+  session->refused = std::move(refused);
   if (session->refused) {
+    session->over = true;
     not_done("sglang_sessions_refused",
              fmt::format("session {}: {}", registration.session, *session->refused));
   } else {
@@ -201,18 +227,35 @@ void PrefillTranslator::on(const MooncakeRegistration& registration) {
   sessions_.emplace(registration.session, std::move(session));
 }
 
+// Drops a session that nobody uses; should its decode rank come back, it is told that it is not
+// registered, and so that it has to.
+bool PrefillTranslator::make_place() {
+  const auto idle = std::find_if(sessions_.begin(), sessions_.end(), [](const auto& each) {
+    return each.second->over && each.second->attempts.empty();
+  });
+  if (idle == sessions_.end()) {
+    return false;
+  }
+  outputs_.emplace_back(LeaveEndpoint{idle->second->registration.endpoint});
+  sessions_.erase(idle);
+  return true;
+}
+
 // A new life of the peer, as the core sees it: SGLang's decode registers again only when it has
 // noticed something, so its last registration is what counts.
 void PrefillTranslator::greet(Session& session) {
   session.over = false;
-  session.key = fmt::format("sglang-{}", next_key_);
+  session.key = fmt::format("{}{}", kKeyPrefix, next_key_);
   session.nonce = nonce_of(next_key_);
   session.epoch = {};
   session.next_sequence = 1;
   session.heard_through = 0;
   wire::Frame frame;
   frame.messages.emplace_back(wire::Hello{introduction(session), session.nonce, {}});
+  outputs_.emplace_back(HoldEndpoint{session.registration.endpoint});
   outputs_.emplace_back(VirtualFrame{session.key, std::move(frame)});
+  greetings_.push_back(
+      {now_ + config_.greeting_timeout, session.registration.session, session.key});
   ++next_key_;
 }
 
@@ -255,36 +298,54 @@ bool PrefillTranslator::is_unproven(const RankEndpoint& endpoint, RoomId room) c
 // --- SGLang: rooms ---
 
 void PrefillTranslator::on(const MooncakeMetadata& metadata) {
-  const RoomTarget& target = metadata.target;
   const auto found = sessions_.find(metadata.session);
   if (found == sessions_.end()) {
-    refuse(target, fmt::format("session {} is not registered here", metadata.session));
-    return;
+    refuse(metadata.target, fmt::format("session {} is not registered here", metadata.session));
+  } else if (const auto why = refusal(*found->second, metadata)) {
+    refuse(metadata.target, *why);
+  } else {
+    open_room(*found->second, metadata);
   }
-  Session& session = *found->second;
+}
+
+std::optional<std::string> PrefillTranslator::refusal(const Session& session,
+                                                      const MooncakeMetadata& metadata) const {
+  const RoomTarget& target = metadata.target;
   const std::uint64_t page_tokens = config_.self.layout.page_size_tokens;
   if (session.registration.endpoint != target.endpoint) {
-    refuse(target, fmt::format("session {} is that of {}", metadata.session,
-                               to_text(session.registration.endpoint)));
-  } else if (session.refused) {
-    refuse(target, *session.refused);
-  } else if (metadata.is_dummy()) {
-    refuse(target, "a rank that sends nothing is not served");
-  } else if (!target.state_indices.empty() || !metadata.device_pages.empty()) {
-    refuse(target, "state components and device pages are not served");
-  } else if (target.prefix_tokens % page_tokens != 0) {
-    refuse(target, fmt::format("a prefix of {} tokens is no multiple of the page size {}",
-                               target.prefix_tokens, page_tokens));
-  } else if (session.attempts.contains(target.room)) {
-    // The first may still be written: a second list of pages for it can't be taken back.
-    refuse(target, "this room is still open here");
-  } else if (is_unproven(target.endpoint, target.room)) {
-    refuse(target, "an earlier life of this room is not known to be over");
-  } else if (open_rooms_ >= config_.max_rooms) {
-    refuse(target, fmt::format("{} rooms are open here", open_rooms_));
-  } else {
-    open_room(session, metadata);
+    return fmt::format("session {} is that of {}", metadata.session,
+                       to_text(session.registration.endpoint));
   }
+  if (session.refused) {
+    return session.refused;
+  }
+  if (target.room == RoomId{0}) {
+    // SGLang's decode takes it for an aux slot that was not written.
+    return "room 0 can't be used";
+  }
+  if (metadata.is_dummy()) {
+    return "a rank that sends nothing is not served";
+  }
+  if (!target.state_indices.empty() || !metadata.device_pages.empty()) {
+    return "state components and device pages are not served";
+  }
+  if (target.prefix_tokens % page_tokens != 0) {
+    return fmt::format("a prefix of {} tokens is no multiple of the page size {}",
+                       target.prefix_tokens, page_tokens);
+  }
+  if (session.attempts.contains(target.room)) {
+    // The first may still be written: a second list of pages for it can't be taken back.
+    return "this room is still open here";
+  }
+  if (is_unproven(target.endpoint, target.room)) {
+    return "an earlier life of this room is not known to be over";
+  }
+  if (open_rooms_ >= config_.max_rooms ||
+      session.attempts.size() >= config_.self.limits.max_grant_slots) {
+    return fmt::format("{} rooms are open here, {} of this session", open_rooms_,
+                       session.attempts.size());
+  }
+  return std::nullopt;
 }
 
 AttemptId PrefillTranslator::low_water_mark(const Session& session) const {
@@ -389,17 +450,38 @@ void PrefillTranslator::finish(Session& session, RoomId room) {
 // --- the core ---
 
 void PrefillTranslator::handle_dial(PeerId peer, const PeerAddress& address) {
-  for (auto& [name, session] : sessions_) {
-    if (session->key == address.public_key) {
-      session->peer = peer;
-      outputs_.emplace_back(VirtualPeerUp{peer});
+  const auto found = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& each) {
+    return each.second->key == address.public_key && !each.second->over;
+  });
+  if (found == sessions_.end()) {
+    outputs_.emplace_back(VirtualPeerDown{peer});
+    return;
+  }
+  found->second->peer = peer;
+  outputs_.emplace_back(VirtualPeerUp{peer});
+}
+
+bool PrefillTranslator::owns(const PeerAddress& address) const {
+  return address.public_key.starts_with(kKeyPrefix);
+}
+
+// --- time ---
+
+void PrefillTranslator::advance(Instant now) {
+  now_ = now;
+  while (!greetings_.empty() && greetings_.front().due <= now) {
+    const Greeting greeting = std::move(greetings_.front());
+    greetings_.pop_front();
+    const auto found = sessions_.find(greeting.session);
+    if (found != sessions_.end() && found->second->key == greeting.key && !found->second->live &&
+        !found->second->over) {
+      close(*found->second, "this prefill rank did not take the session up in time");
     }
   }
 }
 
-bool PrefillTranslator::owns(const PeerAddress& address) const {
-  return std::any_of(sessions_.begin(), sessions_.end(),
-                     [&](const auto& each) { return each.second->key == address.public_key; });
+std::optional<Instant> PrefillTranslator::next_deadline() const {
+  return greetings_.empty() ? std::nullopt : std::optional(greetings_.front().due);
 }
 
 void PrefillTranslator::handle_endpoint_lost(const RankEndpoint& endpoint) {

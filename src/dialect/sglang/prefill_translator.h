@@ -10,6 +10,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,11 +28,22 @@
 
 namespace kvferry::sglang {
 
+// How this rank's transport gets at the memory that a registration names: the offer that a kvferry
+// decode process would have made. Asked again for each registration, so that the same words of
+// another process are told apart; a failure refuses the session with its text.
+using ReachDecode = std::function<Result<wire::TransportOffer>(const MooncakeRegistration&)>;
+
 struct PrefillTranslatorConfig {
   wire::Introduction self;         // of this prefill rank, as in its own hellos
   std::uint32_t prefill_rank = 0;  // rank_mapping.h: prefill_rank_id()
+  ReachDecode reach;
+  // Sizes of the decode ranks' pools, which their registrations don't tell; 0: as this rank's own.
+  std::uint32_t decode_pages = 0;
+  std::uint32_t decode_aux_slots = 0;
   std::size_t max_sessions = 1'024;
   std::size_t max_rooms = 65'536;  // open at one time, and remembered as unproven
+  // From a registration until the core has taken the session up.
+  Duration greeting_timeout = std::chrono::seconds(5);
 };
 
 class PrefillTranslator final : public Translator {
@@ -44,13 +57,14 @@ class PrefillTranslator final : public Translator {
   void handle_endpoint_up(const RankEndpoint&) override {}
   // What was queued there may have been a Success: the endpoint's session ends.
   void handle_endpoint_lost(const RankEndpoint& endpoint) override;
+  // Of any life of any session: what was one once is never dialled as something else.
   bool owns(const PeerAddress& address) const override;
   bool owns(PeerId peer) const override { return find(peer) != nullptr; }
   void handle_dial(PeerId peer, const PeerAddress& address) override;
   void handle_hang_up(PeerId peer) override;
   void handle_frame(PeerId peer, const wire::Frame& frame) override;
-  void advance(Instant) override {}  // nothing here waits for a time
-  std::optional<Instant> next_deadline() const override { return std::nullopt; }
+  void advance(Instant now) override;
+  std::optional<Instant> next_deadline() const override;
   std::vector<TranslatorOutput> take_outputs() override { return std::exchange(outputs_, {}); }
 
   std::size_t session_count() const { return sessions_.size(); }
@@ -80,6 +94,9 @@ class PrefillTranslator final : public Translator {
   void on(Session&, const Other&) {}
 
   std::optional<std::string> refusal(const MooncakeRegistration& registration) const;
+  std::optional<std::string> refusal(const Session& session,
+                                     const MooncakeMetadata& metadata) const;
+  bool make_place();
   wire::Introduction introduction(const Session& session) const;
   void greet(Session& session);
   void open_room(Session& session, const MooncakeMetadata& metadata);
@@ -104,6 +121,14 @@ class PrefillTranslator final : public Translator {
   std::vector<TranslatorOutput> outputs_;
   std::uint64_t next_key_ = 1;
   std::size_t open_rooms_ = 0;
+  Instant now_{};
+  // By when the core must have taken a greeted session up: its name and its key of that life.
+  struct Greeting {
+    Instant due;
+    std::string session;
+    std::string key;
+  };
+  std::deque<Greeting> greetings_;
   // Rooms of sessions that ended before they were drained: whether anything still writes there is
   // not known, so an ABORT of them is never acknowledged.
   std::set<std::pair<std::string, RoomId>> unproven_;

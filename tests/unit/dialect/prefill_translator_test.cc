@@ -88,12 +88,27 @@ AbortRoom abort_of(std::uint64_t room, std::optional<std::uint64_t> generation =
 // The core, its caller and its transport, with the translator as its link.
 class Rig final : public core::ActionSink, public core::Environment {
  public:
-  Rig()
-      : translator_({prefill_self(), kPrefillRank}),
+  explicit Rig(const PrefillTranslatorConfig& configured = config())
+      : translator_(configured),
         protocol_(core::make_prefill_protocol(
             {Options{}, prefill_self(), core::TransportClass{false, false, false}}, *this)) {}
 
   // --- SGLang's side ---
+  static PrefillTranslatorConfig config() {
+    PrefillTranslatorConfig out;
+    out.self = prefill_self();
+    out.prefill_rank = kPrefillRank;
+    out.reach = [](const MooncakeRegistration& registered) -> Result<wire::TransportOffer> {
+      if (registered.memory.aux_pointers.empty()) {
+        return fail(FailureCode::kInvalidArgument, "no aux buffer");
+      }
+      return wire::TransportOffer{"raw", process};
+    };
+    return out;
+  }
+  // The process that the decode rank is, as far as the transport can tell.
+  static inline std::vector<std::uint8_t> process{1};
+
   void arrive(const Message& message) {
     translator_.handle(message);
     run();
@@ -165,6 +180,8 @@ class Rig final : public core::ActionSink, public core::Environment {
     return found == counters_.end() ? 0 : found->second;
   }
   std::size_t downs() const { return downs_; }
+  std::size_t left() const { return left_; }
+  const std::vector<PeerAddress>& dialled() const { return dialled_; }
   std::size_t acks() const { return acks_; }
 
   void run() {
@@ -202,6 +219,7 @@ class Rig final : public core::ActionSink, public core::Environment {
   void release_pages(core::ReleasePages) override {}
   void resolve_prefill(core::ResolvePrefill) override {}
   void dial_peer(core::DialPeer dial) override {
+    dialled_.push_back(dial.address);
     orders_.push_back([this, dial] { translator_.handle_dial(dial.peer, dial.address); });
   }
   void hang_up(PeerId peer) override {
@@ -274,9 +292,7 @@ class Rig final : public core::ActionSink, public core::Environment {
     }
   }
   void take(HoldEndpoint& hold) { EXPECT_EQ(hold.endpoint.ip, "10.0.0.2"); }
-  void take(LeaveEndpoint& leave) {
-    ADD_FAILURE() << "left " << leave.endpoint.ip << ":" << leave.endpoint.port;
-  }
+  void take(LeaveEndpoint&) { ++left_; }
   void take(NotDone& what) { not_done_.push_back(what.what); }
 
   Prng prng_{1};
@@ -293,6 +309,8 @@ class Rig final : public core::ActionSink, public core::Environment {
   std::vector<Posted> unknown_;
   std::uint64_t next_sender_ = 1;
   std::size_t downs_ = 0;
+  std::size_t left_ = 0;
+  std::vector<PeerAddress> dialled_;
   std::size_t acks_ = 0;
   std::unique_ptr<core::Protocol> protocol_;
 };
@@ -467,6 +485,102 @@ TEST_F(PrefillTranslatorTest, AnotherRegistrationEndsTheRoomsAndTheirAbortsAreNo
   EXPECT_EQ(rig_.status(next), KvPoll::kTransferring);
 }
 
+// The same words, said by a process that has taken the place of the first.
+TEST_F(PrefillTranslatorTest, TheSameRegistrationOfAnotherProcessIsAnotherOne) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  Rig::process = {2};
+  rig_.arrive(registration());
+  Rig::process = {1};
+  EXPECT_EQ(rig_.downs(), 1U);
+  EXPECT_EQ(rig_.status(sender), KvPoll::kFailed);
+}
+
+TEST_F(PrefillTranslatorTest, AnotherSessionAtAnEndpointEndsTheOneBefore) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  rig_.arrive(registration("10.0.0.2:15099"));
+  EXPECT_EQ(rig_.downs(), 1U);
+  EXPECT_EQ(rig_.status(sender), KvPoll::kFailed);
+  EXPECT_EQ(rig_.translator().session_count(), 1U);
+}
+
+TEST_F(PrefillTranslatorTest, ADecodeRankMayHaveMorePagesAndSlotsThanThisOne) {
+  PrefillTranslatorConfig config = Rig::config();
+  config.decode_pages = 2 * kPages;
+  config.decode_aux_slots = 100;
+  Rig rig(config);
+  rig.arrive(registration());
+  MooncakeMetadata wanted = metadata(1, {kPages, 2 * kPages - 1});
+  wanted.aux_index = 99;
+  rig.arrive(wanted);
+  rig.send(1);
+  EXPECT_EQ(rig.posted().size(), 5U);
+  rig.arrive(metadata(2, {2 * kPages}));
+  EXPECT_EQ(rig.status(rig.send(2)), KvPoll::kFailed);
+}
+
+// At the limit a session that is over makes place; one that is not stays.
+TEST_F(PrefillTranslatorTest, SessionsAreLimited) {
+  PrefillTranslatorConfig config = Rig::config();
+  config.max_sessions = 2;
+  Rig rig(config);
+  rig.arrive(registration("10.0.0.2:1", 1));
+  rig.arrive(registration("10.0.0.2:2", 2));
+  rig.arrive(registration("10.0.0.2:3", 3));
+  EXPECT_THAT(rig.take_not_done(), ElementsAre(HasSubstr("no place for 10.0.0.2:3")));
+  rig.lose_endpoint({"10.0.0.2", 2});
+  rig.arrive(registration("10.0.0.2:3", 3));
+  EXPECT_THAT(rig.take_not_done(), IsEmpty());
+  EXPECT_EQ(rig.left(), 1U);
+  EXPECT_EQ(rig.translator().session_count(), 2U);
+}
+
+TEST_F(PrefillTranslatorTest, RoomsOfASessionAreLimited) {
+  PrefillTranslatorConfig config = Rig::config();
+  config.self.limits.max_grant_slots = 2;
+  Rig rig(config);
+  rig.arrive(registration());
+  for (std::uint64_t room = 1; room <= 3; ++room) {
+    rig.arrive(metadata(room));
+  }
+  EXPECT_THAT(rig.take_sent(), ElementsAre(HasSubstr("room 3 failed: 2 rooms are open here")));
+}
+
+// What was a virtual peer is never dialled as something else.
+TEST_F(PrefillTranslatorTest, AnAddressOfAnEarlierLifeIsRefused) {
+  rig_.arrive(registration());
+  ASSERT_FALSE(rig_.dialled().empty());
+  const PeerAddress address = rig_.dialled().front();
+  rig_.lose_endpoint(registration().endpoint);
+  EXPECT_TRUE(rig_.translator().owns(address));
+  rig_.translator().handle_dial(PeerId(77), address);
+  const auto outputs = rig_.translator().take_outputs();
+  ASSERT_EQ(outputs.size(), 1U);
+  EXPECT_EQ(std::get<VirtualPeerDown>(outputs.front()).peer, PeerId(77));
+}
+
+TEST(PrefillTranslatorGreeting, ASessionThatTheCoreDoesNotTakeUpFailsItsRooms) {
+  PrefillTranslator translator(Rig::config());
+  translator.advance(Instant(std::chrono::seconds(1)));
+  translator.handle(registration());
+  translator.handle(metadata(1));
+  translator.take_outputs();
+  ASSERT_EQ(translator.next_deadline(), Instant(std::chrono::seconds(6)));
+  translator.advance(Instant(milliseconds(5'999)));
+  EXPECT_TRUE(translator.take_outputs().empty());
+  translator.advance(*translator.next_deadline());
+  const auto outputs = translator.take_outputs();
+  ASSERT_FALSE(outputs.empty());
+  const auto& status = std::get<RoomStatus>(std::get<ToEndpoint>(outputs.front()).message);
+  EXPECT_EQ(status.status, KvPoll::kFailed);
+  EXPECT_THAT(status.reason, HasSubstr("did not take the session up"));
+  EXPECT_EQ(translator.open_rooms(), 0U);
+  EXPECT_FALSE(translator.next_deadline());
+}
+
 // A status may have been lost with the connection, so that nothing of the session can be relied on.
 TEST_F(PrefillTranslatorTest, ALostConnectionEndsTheRoomsAndTheNextRoomGreetsAgain) {
   rig_.arrive(registration());
@@ -529,6 +643,9 @@ TEST_F(PrefillTranslatorTest, WhatCanNotBeServedIsRefusedWithItsReason) {
   other = registration();
   other.memory.state_pointers = {{1}};
   EXPECT_THAT(reason(other, metadata(1)), HasSubstr("1 state components"));
+  other = registration();
+  other.memory.aux_pointers.clear();
+  EXPECT_THAT(reason(other, metadata(1)), HasSubstr("no aux buffer"));
 
   MooncakeMetadata wanted = metadata(1);
   wanted.session = "10.0.0.2:1";
@@ -542,6 +659,7 @@ TEST_F(PrefillTranslatorTest, WhatCanNotBeServedIsRefusedWithItsReason) {
   wanted = metadata(1, {});
   wanted.aux_index.reset();
   EXPECT_THAT(reason(registration(), wanted), HasSubstr("sends nothing"));
+  EXPECT_THAT(reason(registration(), metadata(0)), HasSubstr("room 0 can't be used"));
   wanted = metadata(1);
   wanted.target.state_indices = {{1}};
   EXPECT_THAT(reason(registration(), wanted), HasSubstr("state components"));
@@ -586,14 +704,14 @@ TEST(PrefillTranslatorStorm, NothingIsAcknowledgedTooSoonAndNothingIsLeft) {
     };
     const auto draw_metadata = [&] {
       const auto rank = static_cast<std::uint32_t>(prng.below(kStormRanks));
-      const std::uint64_t room = prng.below(kStormRooms);
+      const std::uint64_t room = 1 + prng.below(kStormRooms);
       MooncakeMetadata out = metadata(room, storm_pages(rank, static_cast<std::uint32_t>(room)));
       out.session = fmt::format("s{}", rank);
       out.target.endpoint.port = static_cast<std::uint16_t>(kFirstPort + rank);
       return out;
     };
     for (int step = 0; step < 120; ++step) {
-      const std::uint64_t room = prng.below(kStormRooms);
+      const std::uint64_t room = 1 + prng.below(kStormRooms);
       switch (prng.below(8)) {
         case 0:
           rig.arrive(draw_registration());
@@ -629,7 +747,7 @@ TEST(PrefillTranslatorStorm, NothingIsAcknowledgedTooSoonAndNothingIsLeft) {
       }
     }
     for (int round = 0; round < 3; ++round) {
-      for (std::uint64_t room = 0; room < kStormRooms; ++room) {
+      for (std::uint64_t room = 1; room <= kStormRooms; ++room) {
         const auto known = senders.find(room);
         if (known == senders.end() || is_terminal(rig.status(known->second))) {
           senders[room] = rig.open(room);
