@@ -242,6 +242,31 @@ Result<RankRow> parse_rank_row(std::string_view body) {
   return finish(in, std::move(row));
 }
 
+std::string rank_row_json(const RankRow& row) {
+  return json::serialize(json::object{
+      {"attn_tp_size", row.tp.size},
+      {"attn_tp_rank", row.tp.rank},
+      {"attn_cp_size", row.cp.size},
+      {"attn_cp_rank", row.cp.rank},
+      {"attn_dp_size", row.dp.size},
+      {"attn_dp_rank", row.dp.rank},
+      {"pp_size", row.pp.size},
+      {"pp_rank", row.pp.rank},
+      {"system_dp_size", row.system_dp.size},
+      {"system_dp_rank", row.system_dp.rank},
+      {"rank_ip", row.ip},
+      {"rank_port", row.port},
+      {"page_size", row.page_tokens},
+      {"kv_cache_dtype", text_or_null(row.kv_cache_dtype)},
+      {"kv_layout", text_or_null(row.kv_layout)},
+      {"dsv41_spec_layout", row.spec_layout ? json::parse(*row.spec_layout) : json::value()},
+      {"load_balance_method", row.follows_room ? "follow_bootstrap_room" : "round_robin"},
+      {"enable_dsa_cache_layer_split", row.dsa_cache_layer_split},
+      {"enable_kv_cache_sharding", row.kv_cache_sharding},
+      {"prefill_http_port", row.http_port ? json::value(*row.http_port) : json::value()},
+      {"decode_allocation_policy", row.allocation_policy}});
+}
+
 Result<RoomRank> parse_room_rank(std::string_view body) {
   const Result<json::object> object = parse_object(body);
   if (!object) {
@@ -306,6 +331,16 @@ std::string topology_json(const Topology& topology) {
 
 std::string address_json(const RankAddress& address) {
   return json::serialize(json::object{{"rank_ip", address.ip}, {"rank_port", address.port}});
+}
+
+Result<RankAddress> parse_address(std::string_view body) {
+  const Result<json::object> object = parse_object(body);
+  if (!object) {
+    return tl::unexpected(object.error());
+  }
+  KeyReader in(*object);
+  RankAddress address{in.text("rank_ip"), in.port("rank_port")};
+  return finish(in, std::move(address));
 }
 
 std::string room_ranks_json(const std::vector<RoomRank>& rooms) {

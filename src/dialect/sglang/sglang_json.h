@@ -16,6 +16,8 @@ namespace kvferry::sglang {
 
 // PUT /route. Fails with kMalformed; the text names the key.
 Result<RankRow> parse_rank_row(std::string_view body);
+// As SGLang 0.5.23's prefill ranks send it.
+std::string rank_row_json(const RankRow& row);
 
 // POST /register_dp_rank.
 struct RoomRank {
@@ -31,6 +33,8 @@ Result<std::vector<std::int64_t>> parse_rooms(std::string_view body);
 // they don't know. Members that decode computes are null, as SGLang's own server sends them.
 std::string topology_json(const Topology& topology);
 std::string address_json(const RankAddress& address);
+// Fails with kMalformed; the text names the key.
+Result<RankAddress> parse_address(std::string_view body);
 std::string room_ranks_json(const std::vector<RoomRank>& rooms);
 
 }  // namespace kvferry::sglang
