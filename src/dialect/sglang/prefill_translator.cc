@@ -155,6 +155,10 @@ std::optional<std::string> PrefillTranslator::refusal(
     if (!holds_pages(region.kind)) {
       continue;
     }
+    if (!memory.kv_layers.empty() && memory.kv_layers[buffer] != region.layer) {
+      return fmt::format("KV buffer {} is of layer {} on decode, of {} on prefill", buffer,
+                         memory.kv_layers[buffer], region.layer);
+    }
     const std::uint64_t theirs =
         memory.kv_item_bytes_of.empty() ? memory.kv_item_bytes : memory.kv_item_bytes_of[buffer];
     if (theirs != region.item_bytes) {

@@ -1,0 +1,69 @@
+// A manager whose peers are stock SGLang ranks (docs/adr/0015, docs/sglang.md): KvManager with the
+// dialect's link around its own, a transport that writes into processes of this host, and, for a
+// prefill rank, its registration at SGLang's bootstrap routes.
+//
+// What differs for the caller from a manager between kvferry processes: SGLang has no binding, so
+// that rooms are opened with Binding{}; a room is 1 to 2^63 - 1; a sender's Success means that its
+// writes landed and that decode was told.
+//
+// Threads: as KvManager.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dialect/sglang/aux_buffers.h"
+#include "dialect/sglang/codec.h"
+#include "dialect/sglang/messages.h"
+#include "dialect/sglang/push_endpoints.h"
+#include "dialect/sglang/route_registration.h"
+#include "kvferry/kv_manager.h"
+
+namespace kvferry::sglang {
+
+struct DialectOptions {
+  Flavour flavour = Flavour::kMooncake;
+  std::string host = "127.0.0.1";  // of the PULL socket, and what peers are told: a numeric address
+  std::uint16_t port = 0;          // 0: any free port
+  // Registries with SGLang's routes, host:port, at which a prefill rank makes itself known.
+  std::vector<std::string> registries;
+  AuxBuffers aux;
+  // What both sides' --kv-cache-dtype comes to; decode compares.
+  std::optional<std::string> kv_cache_dtype = "auto";
+  std::optional<std::uint16_t> http_port;  // of the server's API, told to decode
+  // Prefill: sizes of the decode ranks' pools where they are larger than this rank's, which
+  // SGLang's registrations don't tell; 0: as this rank's own. Pages beyond are refused.
+  std::uint32_t decode_pages = 0;
+  std::uint32_t decode_aux_slots = 0;
+  CodecLimits limits;
+  PushEndpointsConfig endpoints;
+};
+
+class DialectNode {
+ public:
+  // args.regions: as SGLang's pools lie, K of every layer, then V of every layer (or one kOther for
+  // each), and one aux region; no state. Served so far: prefill, Mooncake's flavour.
+  static Result<std::unique_ptr<DialectNode>> create(KvArgs args, Options options,
+                                                     const DialectOptions& dialect);
+  ~DialectNode();
+  DialectNode(const DialectNode&) = delete;
+  DialectNode& operator=(const DialectNode&) = delete;
+
+  KvManager& manager() { return *manager_; }
+  const RankEndpoint& endpoint() const { return endpoint_; }  // of the PULL socket
+  // Whether all registries know this rank; true without any.
+  bool is_registered() const;
+  bool wait_registered(Duration timeout);
+
+ private:
+  DialectNode() = default;
+
+  RankEndpoint endpoint_;
+  std::unique_ptr<KvManager> manager_;
+  std::vector<std::unique_ptr<RouteRegistration>> registrations_;
+};
+
+}  // namespace kvferry::sglang
