@@ -40,6 +40,11 @@ class Peer:
         assert "error" not in answer, f"{verb}: {answer['error']}\n{self.log.read_text()}"
         return answer["value"]
 
+    def kill(self) -> None:
+        """As a crash ends it; await its end with that."""
+        self.process.kill()
+        self.process.wait()
+
     def end(self) -> None:
         self.process.stdin.close()
         try:
@@ -65,34 +70,78 @@ def sglang_python() -> str:
     return str(ROOT / ".cache" / "venv-peer-sglang" / "bin" / "python")
 
 
-@pytest.fixture
-def spawn(tmp_path: pathlib.Path) -> collections.abc.Iterator[Spawn]:
-    """Starts processes; the test's end ends them."""
-    peers: list[Peer] = []
+class Peers:
+    """Starts processes in a folder for their logs; end() ends them."""
 
-    def start(*command: Any) -> Peer:
-        peers.append(Peer([str(word) for word in command], tmp_path / f"{len(peers)}.log"))
-        return peers[-1]
+    def __init__(self, folder: pathlib.Path, python: str = "") -> None:
+        self.folder = folder
+        self.python = python
+        self.started: list[Peer] = []
 
-    yield start
-    for peer in reversed(peers):
-        peer.end()
+    def spawn(self, *command: Any) -> Peer:
+        log = self.folder / f"{len(self.started)}.log"
+        self.started.append(Peer([str(word) for word in command], log))
+        return self.started[-1]
 
+    def tool(self, verb: str) -> Peer:
+        """kvferry_sglang_tool with a verb."""
+        return self.spawn(os.environ["KVFERRY_SGLANG_TOOL"], verb)
 
-@pytest.fixture
-def tool(spawn: Spawn) -> collections.abc.Callable[[str], Peer]:
-    """kvferry_sglang_tool with a verb."""
-    program = os.environ["KVFERRY_SGLANG_TOOL"]
-    return lambda verb: spawn(program, verb)
+    def registry(self) -> int:
+        """The port of SGLang's bootstrap routes in a process of their own."""
+        word, address = self.tool("serve").read().split()
+        assert word == "listening"
+        return int(address.rsplit(":", 1)[1])
 
+    def sglang(self, role: str, port: int = 0, tp_size: int = 1, tp_rank: int = 0,
+               **settings: Any) -> Peer:
+        """A rank of SGLang that is ready. settings: of sglang_peer_main.py."""
+        return self.ready(self.python, HERE / "sglang_peer_main.py", role, port, tp_size, tp_rank,
+                          json.dumps(settings))
 
-@pytest.fixture
-def sglang(spawn: Spawn, sglang_python: str) -> Spawn:
-    """sglang("prefill", port, tp_size, tp_rank): a rank that is ready."""
+    def kvferry(self, registry: str, tp_size: int = 1, tp_rank: int = 0, port: int = 0,
+                pages: int = 64, aux_slots: int = 16) -> Peer:
+        """A kvferry prefill rank with SGLang's dialect."""
+        return self.ready(os.environ["KVFERRY_SGLANG_RANK"], registry, port, tp_size, tp_rank,
+                          pages, aux_slots)
 
-    def start(role: str, port: int = 0, tp_size: int = 1, tp_rank: int = 0) -> Peer:
-        peer = spawn(sglang_python, HERE / "sglang_peer_main.py", role, port, tp_size, tp_rank)
+    def ready(self, *command: Any) -> Peer:
+        peer = self.spawn(*command)
         assert json.loads(peer.read()) == {"value": "ready"}
         return peer
 
-    return start
+    def end(self) -> None:
+        for peer in reversed(self.started):
+            peer.end()
+
+
+@pytest.fixture
+def peers(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> collections.abc.Iterator[Peers]:
+    made = Peers(tmp_path)
+    if "sglang" in request.fixturenames:
+        made.python = request.getfixturevalue("sglang_python")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def spawn(peers: Peers) -> Spawn:
+    """Starts processes; the test's end ends them."""
+    return peers.spawn
+
+
+@pytest.fixture
+def tool(peers: Peers) -> collections.abc.Callable[[str], Peer]:
+    return peers.tool
+
+
+@pytest.fixture
+def sglang(peers: Peers) -> Spawn:
+    """sglang("prefill", port, tp_size, tp_rank, PAGES=64): a rank that is ready."""
+    return peers.sglang
+
+
+@pytest.fixture
+def kvferry(peers: Peers) -> Spawn:
+    """kvferry(registry, tp_size, tp_rank): a prefill rank that is ready."""
+    return peers.kvferry

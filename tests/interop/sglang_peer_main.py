@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """One rank of real SGLang as a process, told what to do by lines of JSON.
 
-    .cache/venv-peer-sglang/bin/python tests/interop/sglang_peer_main.py ROLE PORT TP_SIZE TP_RANK
+    .cache/venv-peer-sglang/bin/python tests/interop/sglang_peer_main.py ROLE PORT TP_SIZE TP_RANK \
+        [SETTINGS]
 
 PORT is that of a bootstrap server on 127.0.0.1, which this process does not start. ROLE is prefill,
-decode, or mapping (PORT and what follows are not looked at). Each line of input is a command with
+decode, or mapping (PORT and what follows are not looked at). SETTINGS are PAGES and AUX_SLOTS of
+sglang_rank.py as a JSON object, where others are wanted. Each line of input is a command with
 its arguments; the answer is a line of output: {"value": ...} or {"error": text}.
 """
 
+import hmac
 import json
 import sys
 import types
@@ -27,15 +30,18 @@ class Rank:
         item_bytes = sglang_rank.ITEM_BYTES * TOTAL_HEADS // tp_size
         self.buffers = [numpy.zeros(sglang_rank.PAGES * item_bytes, numpy.uint8)
                         for _ in range(2 * sglang_rank.LAYERS)]
-        self.manager = sglang_rank.manager(self.module, "mooncake", role, sglang_rank.kv_args(
+        self.item_bytes = item_bytes
+        arguments = sglang_rank.kv_args(
             tp_rank, kv_data_ptrs=[each.ctypes.data for each in self.buffers],
             kv_data_lens=[each.nbytes for each in self.buffers],
             kv_item_lens=[item_bytes] * len(self.buffers), total_kv_head_num=TOTAL_HEADS,
-            kv_head_num=TOTAL_HEADS // tp_size))
+            kv_head_num=TOTAL_HEADS // tp_size)
+        self.aux = arguments.memory[1]
+        self.manager = sglang_rank.manager(self.module, "mooncake", role, arguments)
         self.handles: dict[int, Any] = {}
 
-    def pages(self) -> Any:
-        return self.numpy.arange(3, dtype=self.numpy.int32)
+    def pages(self, named: list[int] | None = None) -> Any:
+        return self.numpy.array([0, 1, 2] if named is None else named, dtype=self.numpy.int32)
 
     # --- commands of both ---
 
@@ -70,14 +76,75 @@ class Rank:
             return None
         return vars(self.manager.prefill_info_table[self.address])
 
+    def await_topology(self) -> bool:
+        return bool(sglang_rank.wait_for("a complete server", self.topology))
+
     def open_receiver(self, room: int) -> list[dict[str, Any]]:
         """The prefill ranks that it found."""
         self.handles[room] = self.module.MooncakeKVReceiver(self.manager, self.address, room)
         self.handles[room].init(0)
         return self.handles[room].bootstrap_infos
 
-    def send_metadata(self, room: int) -> None:
-        self.handles[room].send_metadata(self.pages(), 0)
+    def send_metadata(self, room: int, pages: list[int] | None = None, aux: int = 0,
+                      prefix_tokens: int = 0) -> None:
+        self.aux[-1][aux * sglang_rank.AUX_BYTES[-1]:][:8] = 0  # as a slot is given out
+        self.handles[room].send_metadata(self.pages(pages), aux, None, prefix_tokens)
+
+    def abort(self, room: int) -> None:
+        self.handles[room].abort()
+
+    def release_is_safe(self, room: int) -> bool:
+        """Whether every prefill rank has acknowledged the abort: what the pages wait for."""
+        receiver = self.handles[room]
+        return self.manager.is_abort_release_safe(room, len(receiver.bootstrap_infos))
+
+    def await_release(self, room: int) -> None:
+        sglang_rank.wait_for(f"release of room {room}", lambda: self.release_is_safe(room))
+
+    def failure(self, room: int) -> str | None:
+        with self.manager.failure_lock:
+            return self.manager.failure_records.get(room)
+
+    def clear(self, room: int) -> None:
+        self.handles.pop(room).clear()
+        self.manager.clear_deferred_abort_state(room)
+
+    def clear_memory(self) -> None:
+        for buffer in (*self.buffers, *self.aux):
+            buffer[:] = 0
+
+    def digests(self, pages: list[int]) -> list[str]:
+        """Of these pages of each KV buffer."""
+        return [hmac.new(b"", b"".join(
+            buffer[page * self.item_bytes:(page + 1) * self.item_bytes].tobytes()
+            for page in pages), "sha256").hexdigest() for buffer in self.buffers]
+
+    def written_pages(self) -> list[int]:
+        """Where a byte is not 0."""
+        return [page for page in range(sglang_rank.PAGES) if any(
+            buffer[page * self.item_bytes:(page + 1) * self.item_bytes].any()
+            for buffer in self.buffers)]
+
+    def aux_of(self, slot: int) -> dict[str, int]:
+        """What SGLang's decode reads of a slot of MetadataBuffers."""
+        def first(buffer: int, kind: str) -> int:
+            size = sglang_rank.AUX_BYTES[buffer]
+            return self.aux[buffer][slot * size:(slot + 1) * size].view(kind)[0].item()
+        return {"token": first(0, "int32"), "cached": first(1, "int32"),
+                "logprob": first(2, "float32"), "room": first(-1, "uint64")}
+
+    def say(self, port: int, frames: list[str]) -> None:
+        """Any message to a port, on a connection of its own. frames: Latin-1."""
+        import zmq
+        with zmq.Context() as context, context.socket(zmq.PUSH) as push:
+            push.setsockopt(zmq.LINGER, 2000)
+            push.connect(f"tcp://127.0.0.1:{port}")
+            push.send_multipart([frame.encode("latin-1") for frame in frames])
+
+    def registration(self) -> list[str]:
+        """What this rank says first to each prefill rank; frames as for say()."""
+        return [frame.decode("latin-1")
+                for frame in self.manager.build_receiver_registration_message()]
 
     def query_dp_ranks(self, rooms: list[int]) -> dict[str, int]:
         return self.module.MooncakeKVReceiver.query_prefill_dp_ranks(self.address, rooms)
@@ -108,6 +175,8 @@ class Mapping:
 
 def main() -> None:
     role, port, tp_size, tp_rank = sys.argv[1], *(int(each) for each in sys.argv[2:5])
+    for name, value in json.loads(sys.argv[5] if len(sys.argv) > 5 else "{}").items():
+        setattr(sglang_rank, name, value)
     target = Mapping() if role == "mapping" else Rank(role, port, tp_size, tp_rank)
     print(json.dumps({"value": "ready"}), flush=True)
     for line in sys.stdin:

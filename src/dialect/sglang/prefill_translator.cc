@@ -8,6 +8,11 @@ namespace kvferry::sglang {
 namespace {
 
 constexpr std::string_view kKeyPrefix = "sglang-";
+// After a longer time without a turn the whole process was stopped, and what is heard of the peers
+// counts before the core's deadlines (rule 13). A real peer would have gone on talking; a virtual
+// one was stopped, too, so it says now that it lives.
+constexpr Duration kPause = milliseconds(400);
+constexpr std::size_t kRememberedSuccesses = 4'096;  // of a session
 
 std::string to_text(const RankEndpoint& endpoint) {
   return fmt::format("{}:{}", endpoint.ip, endpoint.port);
@@ -56,6 +61,9 @@ struct PrefillTranslator::Session {
   std::uint64_t next_sequence = 1;
   std::uint64_t heard_through = 0;
   std::map<RoomId, Attempt> attempts;
+  std::set<RoomId> early_aborts;  // of rooms without an attempt, until the session is live
+  std::set<RoomId> succeeded;     // the last of them, in the order of
+  std::deque<RoomId> succeeded_order;
   AttemptId next_attempt{1};
   Generation next_generation{1};
   std::set<GrantSlot> free_slots;
@@ -275,6 +283,7 @@ void PrefillTranslator::close(Session& session, const std::string& why) {
     --open_rooms_;
   }
   session.attempts.clear();
+  session.early_aborts.clear();
   session.free_slots.clear();
   session.next_slot = {};
   session.live = false;
@@ -398,6 +407,15 @@ void PrefillTranslator::grant(Session& session, Attempt& attempt) {
   say(session, std::move(message));
 }
 
+wire::Abort PrefillTranslator::abort_of(const Session& session, RoomId room) const {
+  wire::Abort message;
+  message.room = room;
+  message.cause = {FailureCode::kAborted, FailureWhere::kPeer, "aborted by the decode rank",
+                   to_text(session.registration.endpoint), -1};
+  message.low_water_mark = low_water_mark(session);
+  return message;
+}
+
 void PrefillTranslator::on(const AbortRoom& abort) {
   Session* session = abort.endpoint ? find(*abort.endpoint) : nullptr;
   if (session == nullptr) {
@@ -405,12 +423,7 @@ void PrefillTranslator::on(const AbortRoom& abort) {
              fmt::format("ABORT of room {}: its sender is not registered", abort.room.value()));
     return;
   }
-  const Failure cause{FailureCode::kAborted, FailureWhere::kPeer, "aborted by the decode rank",
-                      to_text(*abort.endpoint), -1};
-  wire::Abort message;
-  message.room = abort.room;
-  message.cause = cause;
-  message.low_water_mark = low_water_mark(*session);
+  wire::Abort message = abort_of(*session, abort.room);
   const auto found = session->attempts.find(abort.room);
   if (found != session->attempts.end() && found->second.is_granted) {
     Attempt& attempt = found->second;
@@ -434,9 +447,20 @@ void PrefillTranslator::on(const AbortRoom& abort) {
                          abort.room.value(), to_text(*abort.endpoint)));
     return;
   }
-  // Nothing was granted to anybody under this session, so nothing will be written.
+  // Nothing was granted to anybody under this session, so nothing will be written. A generation
+  // says that the room's metadata came before; of one that succeeded since the core need not hear,
+  // and must not, as without bindings it would take the next life of the number for this one.
+  if (abort.generation && session->succeeded.contains(abort.room)) {
+    acknowledge(abort.room, *abort.endpoint, *abort.generation);
+    return;
+  }
   if (session->live) {
     say(*session, std::move(message));
+  } else if (!session->refused && session->early_aborts.size() < config_.max_rooms) {
+    session->early_aborts.insert(abort.room);
+    if (session->over) {
+      greet(*session);
+    }
   }
   if (abort.generation) {
     acknowledge(abort.room, *abort.endpoint, *abort.generation);
@@ -472,6 +496,13 @@ bool PrefillTranslator::owns(const PeerAddress& address) const {
 // --- time ---
 
 void PrefillTranslator::advance(Instant now) {
+  if (now - now_ > kPause) {
+    for (auto& [name, session] : sessions_) {
+      if (session->live) {
+        say_once(*session, wire::Heartbeat{});
+      }
+    }
+  }
   now_ = now;
   while (!greetings_.empty() && greetings_.front().due <= now) {
     const Greeting greeting = std::move(greetings_.front());
@@ -542,6 +573,10 @@ void PrefillTranslator::on(Session& session, const wire::HelloConfirmed& confirm
     return;
   }
   session.live = true;
+  // Metadata that came after an ABORT is a new life of its room.
+  for (const RoomId room : std::exchange(session.early_aborts, {})) {
+    say(session, abort_of(session, room));
+  }
   for (auto& [room, attempt] : session.attempts) {
     grant(session, attempt);
   }
@@ -573,6 +608,13 @@ void PrefillTranslator::on(Session& session, const wire::Done& done) {
   send(session.registration.endpoint,
        RoomStatus{done.room, KvPoll::kSuccess, config_.prefill_rank, {}});
   finish(session, done.room);
+  if (session.succeeded.insert(done.room).second) {
+    session.succeeded_order.push_back(done.room);
+  }
+  if (session.succeeded_order.size() > kRememberedSuccesses) {
+    session.succeeded.erase(session.succeeded_order.front());
+    session.succeeded_order.pop_front();
+  }
   wire::Consumed consumed;
   consumed.room = done.room;
   consumed.attempt = done.attempt;

@@ -107,6 +107,7 @@ class PrefillTranslator final : public Translator {
   bool is_unproven(const RankEndpoint& endpoint, RoomId room) const;
   void finish(Session& session, RoomId room);
   void acknowledge(RoomId room, const RankEndpoint& endpoint, std::uint64_t generation);
+  wire::Abort abort_of(const Session& session, RoomId room) const;
   AttemptId low_water_mark(const Session& session) const;
   void say(Session& session, wire::Message message);       // numbered
   void say_once(Session& session, wire::Message message);  // not numbered

@@ -175,6 +175,12 @@ class Rig final : public core::ActionSink, public core::Environment {
   }
 
   PrefillTranslator& translator() { return translator_; }
+  // Nothing runs for so long; then a turn comes, as the link and the driver take it.
+  void sleep(Duration time) {
+    now_ = now_ + time;
+    translator_.advance(now_);
+    run();
+  }
   std::uint64_t counter(const std::string& name) const {
     const auto found = counters_.find(name);
     return found == counters_.end() ? 0 : found->second;
@@ -425,6 +431,39 @@ TEST_F(PrefillTranslatorTest, AnAbortBeforeAnyMetadataEndsTheRoomAndIsAcknowledg
   EXPECT_THAT(rig_.take_not_done(), ElementsAre(HasSubstr("not registered")));
 }
 
+// A client may go away just when its room has succeeded.
+TEST_F(PrefillTranslatorTest, AnAbortAfterTheEndDoesNotReachTheNextLifeOfTheRoom) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  rig_.send(1);
+  rig_.finish_writes();
+  rig_.arrive(abort_of(1));
+  EXPECT_THAT(rig_.take_sent(), ElementsAre("room 1 success", "ack room 1 generation 9"));
+  rig_.arrive(metadata(1));
+  const SenderId next = rig_.send(1);
+  rig_.finish_writes();
+  EXPECT_EQ(rig_.status(next), KvPoll::kSuccess);
+  // Without a generation it may be of a life whose metadata never came.
+  rig_.arrive(abort_of(1, std::nullopt));
+  EXPECT_EQ(rig_.status(rig_.open(1)), KvPoll::kFailed);
+}
+
+// SGLang's decode registers with its first room and may abort that at once.
+TEST_F(PrefillTranslatorTest, AnAbortThatComesBeforeTheSessionIsLiveIsNotForgotten) {
+  const SenderId sender = rig_.open(1);
+  rig_.translator().handle(registration());
+  rig_.translator().handle(abort_of(1, std::nullopt));
+  rig_.run();
+  EXPECT_EQ(rig_.status(sender), KvPoll::kFailed);
+  EXPECT_THAT(rig_.cause(sender), HasSubstr("aborted by the decode rank"));
+
+  const SenderId other = rig_.open(2);
+  rig_.lose_endpoint(registration().endpoint);
+  rig_.arrive(abort_of(2, std::nullopt));
+  EXPECT_EQ(rig_.status(other), KvPoll::kFailed);
+  EXPECT_THAT(rig_.cause(other), HasSubstr("aborted by the decode rank"));
+}
+
 TEST_F(PrefillTranslatorTest, AFailureHereIsToldWithItsReason) {
   rig_.arrive(registration());
   rig_.arrive(metadata(1));
@@ -547,6 +586,19 @@ TEST_F(PrefillTranslatorTest, RoomsOfASessionAreLimited) {
     rig.arrive(metadata(room));
   }
   EXPECT_THAT(rig.take_sent(), ElementsAre(HasSubstr("room 3 failed: 2 rooms are open here")));
+}
+
+// The core's patience is 3 s. It hears what waits before it looks at its deadlines, so a peer that
+// lives has to have said something meanwhile.
+TEST_F(PrefillTranslatorTest, AStoppedProcessDoesNotLoseItsPeers) {
+  rig_.arrive(registration());
+  rig_.arrive(metadata(1));
+  const SenderId sender = rig_.send(1);
+  rig_.sleep(std::chrono::seconds(20));
+  rig_.sleep(milliseconds(50));
+  rig_.finish_writes();
+  EXPECT_EQ(rig_.status(sender), KvPoll::kSuccess);
+  EXPECT_EQ(rig_.downs(), 0U);
 }
 
 // What was a virtual peer is never dialled as something else.
