@@ -57,6 +57,9 @@ class Rank:
         return next(each for each in ("Failed", "Bootstrapping", "WaitingForInput", "Transferring",
                                       "Success") if getattr(KVPoll, each) == last)
 
+    def abort(self, room: int, _reason: str = "") -> None:
+        self.handles[room].abort()
+
     # --- prefill ---
 
     def open_sender(self, room: int) -> None:
@@ -65,6 +68,18 @@ class Rank:
     def send(self, room: int) -> None:
         self.handles[room].init(3, 0)
         self.handles[room].send(self.pages())
+
+    def dead_threads(self) -> int:
+        """Of those that a manager needs; waits until there is one."""
+        sglang_rank.wait_for("the end of a thread", lambda: any(
+            not each.is_alive() for each in self.manager._worker_threads))
+        return sum(not each.is_alive() for each in self.manager._worker_threads)
+
+    def remembered_rooms(self) -> int:
+        return len(self.manager.transfer_infos)
+
+    def destinations(self, room: int) -> int:
+        return len(self.manager.transfer_infos[room])
 
     def register_dp_rank(self, room: int) -> None:
         self.handles[room]._register_prefill_dp_rank()
@@ -90,8 +105,9 @@ class Rank:
         self.aux[-1][aux * sglang_rank.AUX_BYTES[-1]:][:8] = 0  # as a slot is given out
         self.handles[room].send_metadata(self.pages(pages), aux, None, prefix_tokens)
 
-    def abort(self, room: int) -> None:
-        self.handles[room].abort()
+    def arm(self, room: int) -> int:
+        """As abort() does before it says so; the generation."""
+        return self.manager.register_deferred_abort_room(room)
 
     def release_is_safe(self, room: int) -> bool:
         """Whether every prefill rank has acknowledged the abort: what the pages wait for."""

@@ -145,7 +145,7 @@ Status Rank::start() {
   dialect.http_port = 30'000;
   Options options;
   // Short, so that a test sees what comes after it.
-  options.unopened_room_timeout_ms = 3'000;
+  options.unopened_room_timeout_ms = 1'500;
   auto node = DialectNode::create(args(), options, dialect);
   if (!node) {
     return tl::unexpected(node.error());
