@@ -7,6 +7,7 @@
 #   ARGS="..."    more arguments for ctest (make test), the demo (make demo) or the bench
 #                 (make bench-peers)
 #   PART=NAME     the one part of make check-long to run
+#   ROOMS=N       rooms of make interop's tests with many (default 1000)
 #   SEEDS=N       the most seeds that make soak runs now (0: no end)
 #   PEERS="..."   the peers of make bench-peers (default: all that there are)
 #   KVFERRY_CACHE=DIR   keep downloads in DIR, which several clones may share
@@ -32,7 +33,7 @@ KVFERRY := build/release/kvferry
 MODEL_Q4_1 := .cache/model/SmolLM2-135M-Instruct.Q4_1.gguf
 MODEL_Q4_0 := .cache/model/SmolLM2-135M-Instruct.Q4_0.gguf
 
-.PHONY: build demo test asan tsan check check-long soak bench-peers coverage tidy format format-check \
+.PHONY: build demo test asan tsan check check-long soak bench-peers interop coverage tidy format format-check \
         packages artefacts test-venv test-packages asan-packages check-packages clean help
 
 build: packages artefacts build/release/build.ninja  ## Build everything (build/release); the default
@@ -66,6 +67,10 @@ check: check-packages artefacts build/release/build.ninja  ## Check layers, core
 
 check-long: packages artefacts  ## Run the long checks; goes on where it stopped (PART=name: only that)
 	@JOBS=$(JOBS) $(PYTHON) tools/check_long.py $(PART)
+
+interop: test-venv build  ## Real SGLang on the other side, in long form (ROOMS=N: so many in flight tests)
+	@KVFERRY_INTEROP_ROOMS=$(or $(ROOMS),1000) ctest --test-dir build/release --output-on-failure \
+	  --no-tests=error -L interop $(ARGS)
 
 soak: build  ## Run ever more seeds of the simulator (SEEDS=N: at most so many now)
 	@$(PYTHON) tools/soak.py --seeds $(SEEDS)

@@ -23,7 +23,7 @@ struct Listening {
   std::uint16_t port = 0;  // 0: it could not be bound
 };
 
-Listening listen_at(const char* ip, std::uint16_t port) {
+Listening listen_at(const char* ip, std::uint16_t port, bool shares_port = false) {
   sockaddr_storage address{};
   socklen_t length = sizeof(sockaddr_in);
   const bool is_v6 = std::string_view(ip).find(':') != std::string_view::npos;
@@ -41,7 +41,7 @@ Listening listen_at(const char* ip, std::uint16_t port) {
   }
   Listening out{::socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0), 0};
   const int on = 1;
-  ::setsockopt(out.fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  ::setsockopt(out.fd, SOL_SOCKET, shares_port ? SO_REUSEPORT : SO_REUSEADDR, &on, sizeof on);
   if (::bind(out.fd, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       ::listen(out.fd, 4) != 0) {
     return out;
@@ -55,12 +55,13 @@ Listening listen_at(const char* ip, std::uint16_t port) {
 // A process that listens until it is ended.
 class Owner {
  public:
-  explicit Owner(const char* ip, std::uint16_t wanted = 0) {
+  explicit Owner(const char* ip, std::uint16_t wanted = 0, uid_t user = ::geteuid()) {
     std::array<int, 2> tell{};
     EXPECT_EQ(::pipe(tell.data()), 0);
     pid_ = ::fork();
     if (pid_ == 0) {
-      const Listening listening = listen_at(ip, wanted);
+      const bool is_user = user == ::geteuid() || ::setuid(user) == 0;
+      const Listening listening = is_user ? listen_at(ip, wanted) : Listening{};
       const auto written = ::write(tell[1], &listening.port, sizeof listening.port);
       for (;;) {
         ::pause();
@@ -154,6 +155,27 @@ TEST(PortOwner, OfTwoProcessesWithTheSocketIsNone) {
   const Result<ProcessName> found = owners.find("127.0.0.1", shared.port);
   ASSERT_TRUE(found) << found.error().what;
   EXPECT_EQ(found->pid, other.pid());
+}
+
+TEST(PortOwner, OfTwoSocketsAtAPortIsNone) {
+  const Listening first = listen_at("127.0.0.1", 0, true);
+  const Listening second = listen_at("127.0.0.1", first.port, true);
+  ASSERT_EQ(second.port, first.port);
+  PortOwners owners;
+  EXPECT_THAT(why_not(owners, "127.0.0.1", first.port), HasSubstr("several sockets"));
+  ::close(first.fd);
+  ::close(second.fd);
+}
+
+TEST(PortOwner, IsOfThisUserOrNone) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "only root can start a process of another user";
+  }
+  constexpr uid_t kNobody = 65'534;
+  Owner other("127.0.0.1", 0, kNobody);
+  ASSERT_NE(other.port(), 0);
+  PortOwners owners;
+  EXPECT_THAT(why_not(owners, "127.0.0.1", other.port()), HasSubstr("user 65534 listens"));
 }
 
 TEST(PortOwner, IsAnotherAfterARestart) {

@@ -134,6 +134,29 @@ TEST_F(PullListenerTest, WhatIsWholeIsNotCounted) {
   EXPECT_EQ(listener_->connections(), 2U);
 }
 
+// While the link is kept from reading, whole messages wait; as many as libzmq may hold are no
+// reason either.
+TEST_F(PullListenerTest, WhatWaitsToBeReadIsNotCounted) {
+  PullListenerConfig config;
+  config.max_unfinished_bytes = 64U << 10;
+  config.limits.max_message_bytes = 64U << 10;
+  config.look_interval = milliseconds(1);
+  bind(config);
+  PushSocket peer(context_, listener_->port());
+  const std::string text(32U << 10, 'x');
+  for (int i = 0; i < 16; ++i) {
+    peer.send({text});
+  }
+  const Instant end = monotonic_now() + milliseconds(200);
+  while (monotonic_now() < end) {
+    pollfd none{-1, 0, 0};
+    ::poll(&none, 1, 2);
+    listener_->serve(monotonic_now());
+  }
+  EXPECT_EQ(listener_->cut_unfinished(), 0U);
+  EXPECT_TRUE(await([&] { return got_.size() == 16; }));
+}
+
 TEST_F(PullListenerTest, ManyStrangersTogetherAreHeldToALimitToo) {
   PullListenerConfig config;
   config.max_unfinished_total_bytes = 2U << 20;
