@@ -100,8 +100,9 @@ class ControlLink {
   virtual void wait(Duration timeout, int wake_fd, std::vector<LinkEvent>& events,
                     std::size_t max_events = 4'096) = 0;
 
-  // Of a link that has more to count than its events tell.
+  // Of a link that has more to count than its events tell; the sum of all, to see whether one rose.
   virtual std::vector<LinkCounter> counters() const { return {}; }
+  virtual std::uint64_t counted() const { return 0; }
 };
 
 }  // namespace kvferry::net

@@ -179,7 +179,8 @@ void Driver::turn() {
   if (sink_.take_news()) {
     parts_.releases.raise();
   }
-  dirty_ = dirty_ || eventful;
+  const std::uint64_t link_counted = parts_.link.counted();
+  dirty_ = dirty_ || eventful || link_counted != std::exchange(link_counted_before_, link_counted);
   if ((dirty_ || view_requested_.load(std::memory_order_acquire)) && last_turn_ >= next_view_) {
     publish_view(last_turn_);
   }

@@ -116,6 +116,7 @@ class Driver {
   std::uint64_t bad_handshakes_ = 0;
   bool stop_seen_ = false;
   std::uint64_t frames_sent_before_ = 0;
+  std::uint64_t link_counted_before_ = 0;
   Instant quiet_since_ = Instant::max();
 
   // Shared.

@@ -214,6 +214,7 @@ void DialectLink::not_done(std::string_view counter, std::string_view what) {
   }
   Count& count = found->second;
   ++count.value;
+  ++counted_;
   if (count.limit.allow(now_)) {
     log::warning("SGLang: {} ({} further lines left out)", what, count.limit.suppressed());
   }
@@ -222,10 +223,15 @@ void DialectLink::not_done(std::string_view counter, std::string_view what) {
 void DialectLink::count_malformed(const Malformed& malformed) {
   Count& count = malformed_[static_cast<std::size_t>(malformed.reason)];
   ++count.value;
+  ++counted_;
   if (count.limit.allow(now_)) {
     log::warning("dropped a message of SGLang's protocol: {}: {} ({} further lines left out)",
                  to_string(malformed.reason), malformed.what, count.limit.suppressed());
   }
+}
+
+std::uint64_t DialectLink::counted() const {
+  return counted_ + listener_->cut_unfinished() + listener_->cut_surplus();
 }
 
 std::vector<net::LinkCounter> DialectLink::counters() const {

@@ -50,6 +50,7 @@ class DialectLink final : public net::ControlLink {
             std::size_t max_events) override;
   // What was not done, by name; messages that were dropped, by reason.
   std::vector<net::LinkCounter> counters() const override;
+  std::uint64_t counted() const override;
 
  private:
   struct Count {
@@ -93,6 +94,7 @@ class DialectLink final : public net::ControlLink {
   std::deque<net::LinkEvent> backlog_;
   std::array<Count, kMalformedReasons> malformed_;
   std::map<std::string, Count, std::less<>> not_done_;
+  std::uint64_t counted_ = 0;  // of both
 };
 
 }  // namespace kvferry::sglang

@@ -211,6 +211,7 @@ TEST_F(DialectLinkTest, MalformedMessagesAreCountedByReasonAndDropped) {
   EXPECT_THAT(translator_->log, ElementsAre("abort"));
   EXPECT_EQ(counter("sglang_malformed_messages", R"(reason="foreign")"), 1);
   EXPECT_EQ(counter("sglang_malformed_messages", R"(reason="not-a-number")"), 1);
+  EXPECT_EQ(link_->counted(), 2U);
 }
 
 TEST_F(DialectLinkTest, WhatIsSaidToAnEndpointArrivesAndItsLossIsTold) {
