@@ -87,6 +87,7 @@ class FakeLink final : public net::ControlLink {
   void wait(Duration timeout, int wake_fd, std::vector<net::LinkEvent>& events,
             std::size_t max_events) override {
     pollfd entry{wake_fd, POLLIN, 0};
+    slept = timeout;
     const std::int64_t ms = timeout < Duration::zero() ? -1 : timeout / milliseconds(1);
     woken = ::poll(&entry, 1, busy ? 0 : static_cast<int>(ms)) > 0;
     for (std::size_t i = 0; busy && i < max_events; ++i) {
@@ -96,6 +97,7 @@ class FakeLink final : public net::ControlLink {
   std::vector<std::string> log;
   bool busy = false;
   bool woken = false;
+  Duration slept{};  // at most so long, the last time
 };
 
 class DialectLinkTest : public ::testing::Test {
@@ -187,6 +189,34 @@ TEST_F(DialectLinkTest, AMessageOfAPeerWakesASleeper) {
   EXPECT_THAT(translator_->log, Contains("abort").Times(1'000));
 }
 
+// A descriptor says once that messages came, so what a full turn has left is not waited for.
+TEST_F(DialectLinkTest, WhatATurnHasLeftIsNotSleptOn) {
+  constexpr std::size_t kTurn = 64;
+  std::vector<std::unique_ptr<PushSocket>> peers;
+  for (int i = 0; i < 16; ++i) {
+    peers.push_back(std::make_unique<PushSocket>(peers_, port_));
+  }
+  const auto count = [&] { return translator_->log.size(); };
+  std::size_t sent = 0;
+  bool turn_was_full = false;
+  const Instant end = monotonic_now() + kPatience;
+  while (!turn_was_full && monotonic_now() < end) {
+    for (auto& peer : peers) {
+      for (int i = 0; i < 16; ++i, ++sent) {
+        peer->send(encode(Flavour::kMooncake, AbortRoom{RoomId(1), std::nullopt, std::nullopt}));
+      }
+    }
+    while (count() < sent && !turn_was_full && monotonic_now() < end) {
+      const std::size_t before = count();
+      wait(Duration(-1));
+      turn_was_full = count() - before == kTurn;
+    }
+  }
+  ASSERT_TRUE(turn_was_full);
+  wait(Duration(-1));
+  EXPECT_EQ(inner_->slept, Duration::zero());
+}
+
 TEST_F(DialectLinkTest, TheCallersOwnWakeUpIsHeard) {
   const int wake = ::eventfd(1, EFD_CLOEXEC);
   wait(std::chrono::hours(1), 64, wake);
@@ -198,6 +228,8 @@ TEST_F(DialectLinkTest, TheCallersOwnWakeUpIsHeard) {
 
 TEST_F(DialectLinkTest, TheTranslatorsDeadlineEndsTheSleep) {
   translator_->deadline = monotonic_now() + milliseconds(20);
+  wait(Duration(-1));
+  EXPECT_LE(inner_->slept, milliseconds(20));
   EXPECT_TRUE(await([&] { return !translator_->log.empty(); }));
   EXPECT_THAT(translator_->log, ElementsAre("advanced"));
 }

@@ -105,6 +105,7 @@ TEST_F(PullListenerTest, AMessageThatNeverEndsIsCutAndNobodyElseNoticesIt) {
   }));
   EXPECT_EQ(listener_->cut_unfinished(), 1U);
   EXPECT_GT(sent, config.max_unfinished_bytes);
+  EXPECT_LT(sent, config.max_unfinished_total_bytes / 4) << "it was not the limit of all together";
   EXPECT_EQ(listener_->connections(), 1U);
   peer.send({"after"});
   ASSERT_TRUE(await([&] { return got_.back() == "after"; }));
