@@ -16,17 +16,23 @@ constexpr std::size_t kLogprob = 2;
 constexpr std::size_t kLogprobToken = 3;
 constexpr std::size_t kFixed = 4;
 
-std::size_t room_at(const AuxBuffers& buffers) {
-  return buffers.item_bytes.size() - (buffers.has_checksum ? 2 : 1);
-}
-
 // As SGLang's tensors lie in memory: in the byte order of the host.
 template <typename T>
 void store(std::vector<std::byte>& item, T value) {
   std::memcpy(item.data(), &value, sizeof value);
 }
+template <typename T>
+T load(std::span<const std::byte> item) {
+  T value{};
+  std::memcpy(&value, item.data(), sizeof value);
+  return value;
+}
 
 }  // namespace
+
+std::size_t room_buffer(const AuxBuffers& buffers) {
+  return buffers.item_bytes.size() - (buffers.has_checksum ? 2 : 1);
+}
 
 Status check(const AuxBuffers& buffers) {
   const std::size_t least = kFixed + (buffers.has_checksum ? 2 : 1);
@@ -36,7 +42,7 @@ Status check(const AuxBuffers& buffers) {
   }
   for (std::size_t i = 0; i < buffers.item_bytes.size(); ++i) {
     const std::size_t field = i < kFixed              ? sizeof(std::int32_t)
-                              : i >= room_at(buffers) ? sizeof(std::uint64_t)
+                              : i >= room_buffer(buffers) ? sizeof(std::uint64_t)
                                                       : 1;
     if (buffers.item_bytes[i] < field) {
       return fail(FailureCode::kInvalidArgument,
@@ -61,8 +67,16 @@ Result<std::vector<std::vector<std::byte>>> split_aux(const AuxBuffers& buffers,
   store(items[kCachedTokens], static_cast<std::int32_t>(aux->record.cached_tokens));
   store(items[kLogprob], aux->record.first_logprob);
   store(items[kLogprobToken], aux->record.first_token);
-  store(items[room_at(buffers)], aux->room.value());
+  store(items[room_buffer(buffers)], aux->room.value());
   return items;
+}
+
+AuxRecord join_aux(std::span<const std::span<const std::byte>> items) {
+  AuxRecord record;
+  record.first_token = load<std::int32_t>(items[kOutputIds]);
+  record.first_logprob = load<float>(items[kLogprob]);
+  record.cached_tokens = load<std::uint32_t>(items[kCachedTokens]);
+  return record;
 }
 
 }  // namespace kvferry::sglang

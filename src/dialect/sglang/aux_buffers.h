@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "kvferry/kv_args.h"
 #include "kvferry/status.h"
 
 namespace kvferry::sglang {
@@ -26,9 +27,15 @@ struct AuxBuffers {
 // Fails with kInvalidArgument when there are too few buffers, or one is too small for its field.
 Status check(const AuxBuffers& buffers);
 
+// Which buffer has the room's number, as a u64 in front. SGLang takes 0 for one not yet written.
+std::size_t room_buffer(const AuxBuffers& buffers);
+
 // One item for each buffer, made of the record in an aux slot of this rank (wire/aux_record.h).
 // Fails with kAuxInvalid for a slot without a sound record.
 Result<std::vector<std::vector<std::byte>>> split_aux(const AuxBuffers& buffers,
                                                       std::span<const std::byte> slot);
+// The other way round: from the front of each buffer's item. The number of the prompt's tokens is
+// not among them.
+AuxRecord join_aux(std::span<const std::span<const std::byte>> items);
 
 }  // namespace kvferry::sglang

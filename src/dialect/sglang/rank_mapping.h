@@ -63,6 +63,7 @@ struct PrefillCoordinates {
   std::uint32_t tp_rank = 0;
   std::uint32_t pp_rank = 0;
   std::uint32_t cp_rank = 0;
+  friend bool operator==(const PrefillCoordinates&, const PrefillCoordinates&) = default;
 };
 std::uint32_t prefill_rank_id(const PrefillShape& shape, const PrefillCoordinates& rank);
 

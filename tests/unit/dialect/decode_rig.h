@@ -1,0 +1,389 @@
+// The core of a decode rank with the translator as its link: no sockets, virtual time. What
+// SGLang's side hears is kept as text; what it says is given to arrive().
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/crypto.h"
+#include "base/prng.h"
+#include "core/protocol.h"
+#include "dialect/sglang/decode_translator.h"
+#include "wire/aux_record.h"
+
+namespace kvferry::sglang {
+
+inline constexpr std::uint32_t kRigPages = 32;
+inline constexpr std::uint32_t kRigAuxSlots = 8;
+inline constexpr std::uint16_t kRigFirstPort = 7'000;
+
+// Sizes of the two engines; 4 KV heads, one layer.
+struct RigShape {
+  std::uint32_t prefill_tp = 1;
+  std::uint32_t decode_tp = 1;
+  bool latents = false;
+  bool nixl = false;
+};
+
+class DecodeRig final : public core::ActionSink, public core::Environment {
+ public:
+  explicit DecodeRig(RigShape shape = {})
+      : shape_(shape),
+        aux_memory_(std::size_t{kRigAuxSlots} * kAuxRecordBytes),
+        shadow_(*AuxShadow::make({RegionKind::kAux, 0, aux_memory_.data(), kAuxRecordBytes,
+                                  kRigAuxSlots, MemoryKind::kHost},
+                                 {{64, 64, 64, 64, 64}, false})),
+        translator_({self(shape), registration(shape.nixl)}, *shadow_),
+        protocol_(core::make_decode_protocol(
+            {options(), self(shape), core::TransportClass{false, false, false}}, *this)) {
+    for (std::uint32_t rank = 0; rank < shape.prefill_tp; ++rank) {
+      PrefillRank prefill;
+      prefill.endpoint = endpoint(rank);
+      prefill.registry = "10.0.0.9:8998";
+      prefill.shape.tp_size = shape.prefill_tp;
+      prefill.place.tp_rank = rank;
+      prefill.page_tokens = 16;
+      prefills.push_back(prefill);
+    }
+  }
+
+  static Options options() {
+    Options out;
+    // Virtual peers are asked whether they live, and answer; the rig goes through hours.
+    out.transfer_timeout_ms = 3'600'000;
+    return out;
+  }
+  static RankEndpoint endpoint(std::uint32_t rank) {
+    return {"10.0.0.9", static_cast<std::uint16_t>(kRigFirstPort + rank)};
+  }
+  static RankEndpoint own_endpoint() { return {"10.0.0.2", 41'235}; }
+  static Registration registration(bool nixl) {
+    if (nixl) {
+      NixlRegistration out;
+      out.endpoint = own_endpoint();
+      out.agent = "agent";
+      return out;
+    }
+    MooncakeRegistration out;
+    out.endpoint = own_endpoint();
+    out.session = "10.0.0.2:15003";
+    return out;
+  }
+  static wire::Introduction self(const RigShape& shape) {
+    wire::Introduction self;
+    self.role = Role::kDecode;
+    self.instance = "decode";
+    self.control_endpoint = "d:1";
+    self.incarnation = Incarnation{1, 1};
+    self.engine_epoch = EngineEpoch(7);
+    LayoutShape& layout = self.layout;
+    layout.model_fingerprint = "model";
+    layout.page_size_tokens = 16;
+    layout.total_layers = 1;
+    layout.total_kv_heads = 4;
+    layout.head_dim = 4;
+    layout.dtype = DType::kU8;
+    layout.layers = {0, 1};
+    layout.rank.tp_size = shape.decode_tp;
+    const std::uint32_t heads = shape.latents ? 4 : 4 / shape.decode_tp;
+    layout.heads = {0, heads};
+    const std::uint64_t bytes = std::uint64_t{16} * heads * 4;
+    if (shape.latents) {
+      layout.regions = {{RegionKind::kOther, 0, bytes, kRigPages, MemoryKind::kHost}};
+    } else {
+      layout.regions = {{RegionKind::kKey, 0, bytes, kRigPages, MemoryKind::kHost},
+                        {RegionKind::kValue, 0, bytes, kRigPages, MemoryKind::kHost}};
+    }
+    layout.regions.push_back(
+        {RegionKind::kAux, 0, kAuxRecordBytes, kRigAuxSlots, MemoryKind::kHost});
+    self.limits = {64, 1U << 20, 256};
+    self.transports = {{"process-vm", {}}};
+    return self;
+  }
+
+  // --- SGLang's side ---
+  void arrive(const Message& message) {
+    translator_.handle(message);
+    run();
+  }
+  void connect(std::uint32_t rank) {
+    translator_.handle_endpoint_up(endpoint(rank));
+    run();
+  }
+  void lose(std::uint32_t rank) {
+    up_.erase(to_text(endpoint(rank)));
+    translator_.handle_endpoint_lost(endpoint(rank));
+    run();
+  }
+  // As prefill does before it says success.
+  void write_aux(std::uint32_t slot, std::uint64_t room, std::int32_t token = 42) {
+    const std::vector<std::uint64_t> buffers = shadow_->pointers();
+    std::memcpy(reinterpret_cast<std::byte*>(buffers.front()) + std::size_t{slot} * 64, &token,
+                sizeof(token));
+    std::memcpy(reinterpret_cast<std::byte*>(buffers.back()) + std::size_t{slot} * 64, &room,
+                sizeof(room));
+  }
+  void succeed(std::uint64_t room, std::uint32_t rank = 0) {
+    arrive(RoomStatus{RoomId(room), KvPoll::kSuccess, rank, {}});
+  }
+  void acknowledge(std::uint64_t room, std::uint64_t generation, std::uint32_t rank = 0) {
+    arrive(AbortAck{RoomId(room), rank, generation});
+  }
+  // "7000 metadata room 1 pages [5, 6] aux 3", "7000 abort room 1 generation 1".
+  std::vector<std::string> take_sent() { return std::exchange(sent_, {}); }
+  std::vector<std::string> take_not_done() { return std::exchange(not_done_, {}); }
+
+  // --- the caller's side ---
+  core::ReceiverId open(std::uint64_t room) {
+    const core::ReceiverId receiver(next_receiver_++);
+    give(core::ReceiverOpened{receiver, RoomId(room), Binding{}});
+    give(core::PrefillNamed{receiver, "10.0.0.9:8998", "", 0});
+    return receiver;
+  }
+  core::ReceiverId grant(std::uint64_t room, std::vector<std::uint32_t> pages = {5, 6},
+                         std::int64_t aux_slot = 3, std::uint32_t prefix_pages = 0) {
+    const core::ReceiverId receiver = open(room);
+    give_metadata(receiver, std::move(pages), aux_slot, prefix_pages);
+    return receiver;
+  }
+  void give_metadata(core::ReceiverId receiver, std::vector<std::uint32_t> pages = {5, 6},
+                     std::int64_t aux_slot = 3, std::uint32_t prefix_pages = 0) {
+    core::MetadataGiven given;
+    given.receiver = receiver;
+    for (const std::uint32_t page : pages) {
+      given.pages.emplace_back(page);
+    }
+    given.aux_slot = aux_slot;
+    given.decode_prefix_pages = prefix_pages;
+    give(std::move(given));
+  }
+  void abort(core::ReceiverId receiver) {
+    give(core::ReceiverAborted{
+        receiver, Failure{FailureCode::kAborted, FailureWhere::kLocal, "the client left", {}, 0}});
+  }
+  void give(core::Event event) {
+    events_.push_back(std::move(event));
+    run();
+  }
+  KvPoll status(core::ReceiverId receiver) const {
+    const auto found = status_.find(receiver.value());
+    return found == status_.end() ? KvPoll::kBootstrapping : found->second;
+  }
+  std::string cause(core::ReceiverId receiver) const { return causes_.at(receiver.value()); }
+  // Pages of failed rooms that are free again.
+  std::vector<std::uint32_t> take_released() { return std::exchange(released_, {}); }
+  AuxRecord record(std::uint32_t slot, std::uint64_t room) const {
+    const auto read = wire::decode_aux(aux_bytes(slot), RoomId(room), Binding{}, 0);
+    EXPECT_TRUE(read) << read.error().what;
+    return read.value_or(AuxRecord{});
+  }
+
+  // --- time: whatever falls due on the way is done ---
+  void pass(Duration duration) {
+    const Instant end = now_ + duration;
+    while (true) {
+      const Instant due = std::min(protocol_->next_deadline(),
+                                   translator_.next_deadline().value_or(Instant::max()));
+      now_ = std::max(now_, std::min(due, end));
+      translator_.advance(now_);
+      run();
+      if (now_ >= end) {
+        return;
+      }
+    }
+  }
+
+  DecodeTranslator& translator() { return translator_; }
+  std::size_t downs() const { return downs_; }
+  std::size_t left() const { return left_; }
+  std::uint64_t counter(const std::string& name) const {
+    const auto found = counters_.find(name);
+    return found == counters_.end() ? 0 : found->second;
+  }
+
+  void run() {
+    do {
+      take_outputs();
+      std::vector<core::Event> events = std::exchange(events_, {});
+      protocol_->step(now_, events, *this);
+      for (const std::string& broken : protocol_->check_invariants()) {
+        ADD_FAILURE() << broken;
+      }
+      // What the core ordered, outside of its step.
+      for (const auto& order : std::exchange(orders_, {})) {
+        order();
+      }
+      take_outputs();
+    } while (!events_.empty() || !orders_.empty());
+  }
+
+  // ActionSink
+  void publish_status(std::uint64_t owner, KvPoll status) override { status_[owner] = status; }
+  bool publish_terminal(std::uint64_t owner, KvPoll status,
+                        const std::optional<Failure>& failure) override {
+    status_[owner] = status;
+    causes_[owner] = failure ? failure->what : "";
+    if (on_terminal) {
+      on_terminal(core::ReceiverId(owner), status);
+    }
+    return true;
+  }
+  void publish_attempt(core::ReceiverId, AttemptId) override {}
+  void publish_prefix(SenderId, std::uint32_t) override {}
+  void publish_landed_bytes(SenderId, std::uint64_t) override {}
+  void release_pages(core::ReleasePages released) override {
+    for (const PageIndex page : released.pages) {
+      released_.push_back(page.value());
+    }
+    if (on_release) {
+      on_release(released);
+    }
+  }
+  void resolve_prefill(core::ResolvePrefill query) override {
+    std::vector<core::PeerRow> rows;
+    for (const PrefillRank& prefill : prefills) {
+      core::PeerRow row;
+      row.address = to_address(prefill);
+      rows.push_back(std::move(row));
+    }
+    events_.emplace_back(core::PrefillResolved{query.receiver, std::move(rows)});
+  }
+  void dial_peer(core::DialPeer dial) override {
+    orders_.push_back([this, dial] {
+      EXPECT_TRUE(translator_.owns(dial.address));
+      translator_.handle_dial(dial.peer, dial.address);
+    });
+  }
+  void hang_up(PeerId peer) override {
+    orders_.push_back([this, peer] { translator_.handle_hang_up(peer); });
+  }
+  void send_frame(core::SendFrame send) override {
+    orders_.push_back([this, send] { translator_.handle_frame(send.peer, send.frame); });
+  }
+  Status open_data_session(core::OpenDataSession) override { return {}; }
+  void close_data_session(SessionEpoch) override {}
+  void open_grant(core::OpenGrant) override {}
+  void fence_grant(GrantId) override {}
+  void post_writes(core::PostWrites) override {}
+  void give_up_writes(core::GiveUpWrites) override {}
+  Status inspect_aux(std::uint32_t slot, RoomId room, Binding binding) override {
+    return wire::decode_aux(aux_bytes(slot), room, binding, 0).map([](const AuxRecord&) {});
+  }
+  void count(std::string_view counter, std::uint64_t by) override {
+    counters_[std::string(counter)] += by;
+  }
+  void note(std::string_view) override {}
+  // Environment
+  std::uint64_t random_u64() override { return prng_.next(); }
+  void fill_random(std::span<std::uint8_t> out) override { prng_.fill(out); }
+  wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override {
+    return hmac_sha256(key, data);
+  }
+
+  std::vector<PrefillRank> prefills;  // what a question is answered with
+  bool connects = true;               // endpoints come up at once
+  std::function<void(core::ReceiverId, KvPoll)> on_terminal;
+  std::function<void(const core::ReleasePages&)> on_release;
+  std::function<void(std::uint32_t rank, const Message&)> on_message;
+
+ private:
+  std::span<const std::byte> aux_bytes(std::uint32_t slot) const {
+    return std::span(aux_memory_).subspan(std::size_t{slot} * kAuxRecordBytes, kAuxRecordBytes);
+  }
+  void take_outputs() {
+    for (auto outputs = translator_.take_outputs(); !outputs.empty();
+         outputs = translator_.take_outputs()) {
+      for (TranslatorOutput& output : outputs) {
+        std::visit([this](auto& body) { take(body); }, output);
+      }
+    }
+  }
+  void take(VirtualPeerUp& up) { events_.emplace_back(core::LinkUp{up.peer}); }
+  void take(VirtualPeerDown& down) {
+    ++downs_;
+    events_.emplace_back(core::LinkDown{down.peer, core::LinkDown::Why::kRefused});
+  }
+  void take(VirtualFrame& frame) {
+    events_.emplace_back(core::FrameArrived{frame.key, std::move(frame.frame)});
+  }
+  void take(ToEndpoint& to) {
+    EXPECT_EQ(to.endpoint.ip, "10.0.0.9");
+    EXPECT_TRUE(held_.contains(to_text(to.endpoint)));
+    if (connects && up_.insert(to_text(to.endpoint)).second) {
+      orders_.push_back([this, where = to.endpoint] { translator_.handle_endpoint_up(where); });
+    }
+    if (on_message) {
+      on_message(to.endpoint.port - kRigFirstPort, to.message);
+    }
+    sent_.push_back(fmt::format("{} {}", to.endpoint.port, text_of(to.message)));
+  }
+  static std::string text_of(const Message& message) {
+    if (const auto* metadata = std::get_if<MooncakeMetadata>(&message)) {
+      EXPECT_EQ(metadata->session, "10.0.0.2:15003");
+      return text_of(metadata->target, metadata->is_dummy(), metadata->aux_index);
+    }
+    if (const auto* metadata = std::get_if<NixlMetadata>(&message)) {
+      EXPECT_EQ(metadata->agent, "agent");
+      return text_of(metadata->target, metadata->is_dummy, metadata->aux_index);
+    }
+    if (const auto* abort = std::get_if<AbortRoom>(&message)) {
+      EXPECT_EQ(abort->endpoint, own_endpoint());
+      return fmt::format(
+          "abort room {}{}", abort->room.value(),
+          abort->generation ? fmt::format(" generation {}", *abort->generation) : "");
+    }
+    return std::string(kind_name(message));
+  }
+  static std::string text_of(const RoomTarget& target, bool is_dummy,
+                             std::optional<std::uint32_t> aux) {
+    EXPECT_EQ(target.endpoint, own_endpoint());
+    std::vector<std::uint32_t> pages;
+    for (const PageIndex page : target.pages) {
+      pages.push_back(page.value());
+    }
+    std::string text = is_dummy ? fmt::format("dummy room {}", target.room.value())
+                                : fmt::format("metadata room {} pages {} aux {}",
+                                              target.room.value(), pages, aux.value_or(999));
+    text += target.prefix_tokens > 0 ? fmt::format(" prefix {}", target.prefix_tokens) : "";
+    return text + (target.decode_ranks > 1 ? fmt::format(" of {}", target.decode_ranks) : "");
+  }
+  void take(HoldEndpoint& hold) { held_.insert(to_text(hold.endpoint)); }
+  void take(LeaveEndpoint& leave) {
+    EXPECT_EQ(held_.erase(to_text(leave.endpoint)), 1U);
+    ++left_;
+    up_.erase(to_text(leave.endpoint));
+  }
+  void take(NotDone& what) { not_done_.push_back(what.what); }
+
+  const RigShape shape_;
+  std::vector<std::byte> aux_memory_;
+  Prng prng_{1};
+  Instant now_{std::chrono::seconds(1)};
+  std::unique_ptr<AuxShadow> shadow_;
+  DecodeTranslator translator_;
+  std::vector<core::Event> events_;
+  std::vector<std::function<void()>> orders_;
+  std::set<std::string> up_;
+  std::set<std::string> held_;
+  std::vector<std::string> sent_;
+  std::vector<std::string> not_done_;
+  std::vector<std::uint32_t> released_;
+  std::map<std::uint64_t, KvPoll> status_;
+  std::map<std::uint64_t, std::string> causes_;
+  std::map<std::string, std::uint64_t> counters_;
+  std::uint64_t next_receiver_ = 1;
+  std::size_t downs_ = 0;
+  std::size_t left_ = 0;
+  std::unique_ptr<core::Protocol> protocol_;
+};
+
+}  // namespace kvferry::sglang
