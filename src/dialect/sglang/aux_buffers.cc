@@ -41,9 +41,9 @@ Status check(const AuxBuffers& buffers) {
                                                            buffers.item_bytes.size(), least));
   }
   for (std::size_t i = 0; i < buffers.item_bytes.size(); ++i) {
-    const std::size_t field = i < kFixed              ? sizeof(std::int32_t)
+    const std::size_t field = i < kFixed                  ? sizeof(std::int32_t)
                               : i >= room_buffer(buffers) ? sizeof(std::uint64_t)
-                                                      : 1;
+                                                          : 1;
     if (buffers.item_bytes[i] < field) {
       return fail(FailureCode::kInvalidArgument,
                   fmt::format("aux buffer {} has {} bytes for a slot, its field {}", i,

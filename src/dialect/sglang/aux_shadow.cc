@@ -98,9 +98,9 @@ void AuxShadow::deliver(std::uint32_t slot, RoomId room, Binding binding) {
   for (std::size_t buffer = 0; buffer < memory_.size(); ++buffer) {
     items.push_back(std::as_const(*this).item(buffer, slot));
   }
-  wire::encode_aux({aux_.base + std::size_t{slot} * aux_.item_bytes,
-                    static_cast<std::size_t>(aux_.item_bytes)},
-                   room, binding, join_aux(items));
+  wire::encode_aux(
+      {aux_.base + std::size_t{slot} * aux_.item_bytes, static_cast<std::size_t>(aux_.item_bytes)},
+      room, binding, join_aux(items));
 }
 
 }  // namespace kvferry::sglang
