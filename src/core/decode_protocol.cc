@@ -78,7 +78,8 @@ void DecodeProtocol::on(PrefillNamed& event) {
   if (DecodeRoom* room = find(event.receiver); room != nullptr && !room->is_terminal()) {
     room->resolving = true;
     sink_->resolve_prefill(ResolvePrefill{event.receiver, std::move(event.bootstrap_address),
-                                          std::move(event.instance), event.dp_rank});
+                                          std::move(event.instance), event.dp_rank,
+                                          room->key.room});
   }
 }
 

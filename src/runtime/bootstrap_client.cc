@@ -48,8 +48,8 @@ Status BootstrapClient::start() {
   return {};
 }
 
-Status BootstrapClient::check_allowed(const std::string& address) const {
-  if (allows_registry(options_, address)) {
+Status check_registry_allowed(const Options& options, const std::string& address) {
+  if (allows_registry(options, address)) {
     return {};
   }
   return fail(FailureCode::kUnauthorized,
@@ -58,7 +58,7 @@ Status BootstrapClient::check_allowed(const std::string& address) const {
 }
 
 Result<RegistryWorker*> BootstrapClient::worker_for(const std::string& address) {
-  if (Status allowed = check_allowed(address); !allowed) {
+  if (Status allowed = check_registry_allowed(options_, address); !allowed) {
     return tl::unexpected(allowed.error());
   }
   std::lock_guard lock(mutex_);

@@ -16,48 +16,42 @@
 #include "runtime/cluster_tokens.h"
 #include "runtime/key_directory.h"
 #include "runtime/mailbox.h"
+#include "runtime/prefill_resolver.h"
 #include "runtime/registry_worker.h"
 
 namespace kvferry::runtime {
 
-class BootstrapClient {
+class BootstrapClient final : public PrefillResolver {
  public:
   // keys, mailbox and threads, where its threads are listed, outlive the client.
   BootstrapClient(const Options& options, core::RegistryRow self, ClusterTokens& tokens,
                   KeyDirectory& keys, Mailbox& mailbox, ThreadRoster* threads = nullptr);
-  ~BootstrapClient();  // as stop()
+  ~BootstrapClient() override;
   BootstrapClient(const BootstrapClient&) = delete;
   BootstrapClient& operator=(const BootstrapClient&) = delete;
 
   // Starts registering at the configured registries.
-  Status start();
+  Status start() override;
 
   // --- any thread; none waits ---
-  // Answered by one PrefillResolved in the mailbox. A registry that is neither configured nor
-  // allowed is refused with kUnauthorized and never contacted. If the registry is one of the
-  // configured ones, all of these are asked, and the first that knows the ranks answers.
-  void resolve(const core::ResolvePrefill& query);
-  // PairsWanted comes each time the prefill ranks of all such registries changed.
-  Status keep_paired(const std::string& address);
-  // A key was refused that the registries may know by now.
-  void refresh_keys();
-  // A peer was lost: what the registries said before is not good enough for the next room.
-  // endpoint: the peer's, empty when it is not known; rooms of others may still go by it while
-  // their registry does not answer.
-  void invalidate(const std::string& endpoint);
+  // If the registry is one of the configured ones, all of these are asked, and the first that knows
+  // the ranks answers.
+  void resolve(const core::ResolvePrefill& query) override;
+  Status keep_paired(const std::string& address) override;
+  void refresh_keys() override;
+  // Rooms of other peers may still go by what was said while their registry does not answer.
+  void invalidate(const std::string& endpoint) override;
 
-  // Reasons why this rank can't be found (rule 18); empty without registries.
-  std::vector<std::string> readiness_problems() const;
-  const RegistryCounters& counters() const { return counters_; }
+  std::vector<std::string> readiness_problems() const override;  // empty without registries
+  const RegistryCounters& counters() const override { return counters_; }
 
-  void begin_stop();
-  void stop();  // idempotent; joins
+  void begin_stop() override;
+  void stop() override;
 
  private:
   class Question;
 
   std::vector<std::string> registries_for(const std::string& named) const;
-  Status check_allowed(const std::string& address) const;
   Result<RegistryWorker*> worker_for(const std::string& address);
   void pairs_changed(const std::string& registry, std::vector<core::PeerRow> rows);
 

@@ -251,7 +251,7 @@ void Driver::add_link_event(net::LinkLost&& lost) {
 void Driver::add_link_event(net::LinkStranger&& stranger) {
   ++strangers_refused_;
   dirty_ = true;
-  parts_.bootstrap.refresh_keys();
+  parts_.resolver.refresh_keys();
   if (stranger_limit_.allow(monotonic_now())) {
     log::info("refused key {} that no registry lists ({} further lines left out)",
               stranger.public_key, stranger_limit_.suppressed());

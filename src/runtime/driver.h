@@ -19,6 +19,7 @@
 #include "net/control_link.h"
 #include "runtime/driver_sink.h"
 #include "runtime/mailbox.h"
+#include "runtime/prefill_resolver.h"
 #include "runtime/status_cell.h"
 #include "wire/codec.h"
 
@@ -51,7 +52,7 @@ class Driver {
     Mailbox& mailbox;
     StatusTable& table;
     ReleaseQueue& releases;
-    BootstrapClient& bootstrap;
+    PrefillResolver& resolver;
     ThreadPlacePtr place;  // of its thread
   };
   Driver(const Parts& parts, const DriverSink::Parts& sink_parts);

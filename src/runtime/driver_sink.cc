@@ -44,7 +44,7 @@ bool DriverSink::publish_terminal(std::uint64_t owner, KvPoll status,
                                   const std::optional<Failure>& failure) {
   if (failure && concerns_address(failure->code)) {
     // Before the caller sees it, so that the room it opens next is resolved anew.
-    parts_.bootstrap.invalidate(failure->peer);
+    parts_.resolver.invalidate(failure->peer);
   }
   // No cell: the caller cleared the handle, which had ended the room first.
   StatusCell* const cell = parts_.table.find_held(owner);
@@ -80,11 +80,11 @@ void DriverSink::release_pages(core::ReleasePages released) {
   news_ = true;
 }
 
-void DriverSink::resolve_prefill(core::ResolvePrefill query) { parts_.bootstrap.resolve(query); }
+void DriverSink::resolve_prefill(core::ResolvePrefill query) { parts_.resolver.resolve(query); }
 
 void DriverSink::doubt(PeerId peer) {
   const auto found = dialled_.find(peer);
-  parts_.bootstrap.invalidate(found == dialled_.end() ? std::string() : found->second);
+  parts_.resolver.invalidate(found == dialled_.end() ? std::string() : found->second);
 }
 
 void DriverSink::dial_peer(core::DialPeer dial) {

@@ -13,7 +13,7 @@
 #include "data_plane/transport.h"
 #include "net/control_link.h"
 #include "runtime/aux_slots.h"
-#include "runtime/bootstrap_client.h"
+#include "runtime/prefill_resolver.h"
 #include "runtime/release_queue.h"
 #include "runtime/status_cell.h"
 
@@ -26,7 +26,7 @@ class DriverSink final : public core::ActionSink {
   struct Parts {
     StatusTable& table;
     ReleaseQueue& releases;
-    BootstrapClient& bootstrap;
+    PrefillResolver& resolver;
     net::ControlLink& link;
     data_plane::Transport& transport;
     AuxSlots& aux;

@@ -151,7 +151,7 @@ std::vector<MetricSample> ManagerState::metrics() const {
       static_cast<double>(
           threads_.problems(monotonic_now(), milliseconds(options_.thread_stall_ms)).size()));
   samples.gauge("known_keys", static_cast<double>(keys_->size()));
-  add_registries(samples, bootstrap_->counters());
+  add_registries(samples, resolver_->counters());
   return samples.take();
 }
 
@@ -168,7 +168,7 @@ std::vector<ReadinessCheck> ManagerState::readiness() const {
   }
   return {as_check("threads", threads), as_check("protocol", broken),
           as_check("pages", view->snapshot.readiness_problems),
-          as_check("registry", bootstrap_->readiness_problems())};
+          as_check("registry", resolver_->readiness_problems())};
 }
 
 std::string ManagerState::dump_status() const {

@@ -12,6 +12,7 @@
 #include "data_plane/factory.h"
 #include "data_plane/path_test.h"
 #include "layout/kv_layout.h"
+#include "runtime/bootstrap_client.h"
 #include "runtime/core_guards.h"
 #include "runtime/json.h"
 
@@ -58,9 +59,10 @@ ManagerState::~ManagerState() { stop(); }
 
 Result<std::shared_ptr<ManagerState>> ManagerState::create(
     KvArgs args, Options options, data_plane::TransportMaker make_transport,
-    const LinkWrapper& wrap_link) {
+    const LinkWrapper& wrap_link, const ResolverWrapper& wrap_resolver) {
   std::shared_ptr<ManagerState> state(new ManagerState(std::move(args), std::move(options)));
   state->make_transport_ = std::move(make_transport);
+  state->wrap_resolver_ = wrap_resolver;
   for (const auto step : {&ManagerState::prepare, &ManagerState::open_control_link,
                           &ManagerState::open_transport, &ManagerState::start}) {
     if (Status status = (state.get()->*step)(); !status) {
@@ -75,9 +77,9 @@ Result<std::shared_ptr<ManagerState>> ManagerState::create(
 
 Result<std::unique_ptr<KvManager>> ManagerState::create_manager(
     KvArgs args, Options options, data_plane::TransportMaker make_transport,
-    const LinkWrapper& wrap_link) {
-  Result<std::shared_ptr<ManagerState>> state =
-      create(std::move(args), std::move(options), std::move(make_transport), wrap_link);
+    const LinkWrapper& wrap_link, const ResolverWrapper& wrap_resolver) {
+  Result<std::shared_ptr<ManagerState>> state = create(
+      std::move(args), std::move(options), std::move(make_transport), wrap_link, wrap_resolver);
   if (!state) {
     return tl::unexpected(state.error());
   }
@@ -245,12 +247,18 @@ Status ManagerState::start() {
   protocol_ = args_.role == Role::kDecode
                   ? core::make_decode_protocol(protocol_config(), environment_)
                   : core::make_prefill_protocol(protocol_config(), environment_);
-  bootstrap_ = std::make_unique<BootstrapClient>(options_, registry_row(), *tokens_, *keys_,
-                                                 *mailbox_, &threads_);
+  resolver_ = std::make_unique<BootstrapClient>(options_, registry_row(), *tokens_, *keys_,
+                                                *mailbox_, &threads_);
+  if (wrap_resolver_) {
+    resolver_ = wrap_resolver_(std::move(resolver_),
+                               [mailbox = mailbox_.get()](core::PrefillResolved each) {
+                                 mailbox->push_reserved(std::move(each));
+                               });
+  }
   driver_ = std::make_unique<Driver>(
-      Driver::Parts{options_, *protocol_, *link_, *mailbox_, *table_, *releases_, *bootstrap_,
+      Driver::Parts{options_, *protocol_, *link_, *mailbox_, *table_, *releases_, *resolver_,
                     threads_.enrol("kvf-driver", "runs the protocol")},
-      DriverSink::Parts{*table_, *releases_, *bootstrap_, *link_, *transport_, *aux_});
+      DriverSink::Parts{*table_, *releases_, *resolver_, *link_, *transport_, *aux_});
   watchdog_ = std::make_unique<Watchdog>(threads_, milliseconds(options_.thread_dead_ms),
                                          [this](const std::string& why) { lose_thread(why); });
   if (Status status = driver_->start(); !status) {
@@ -259,7 +267,7 @@ Status ManagerState::start() {
   if (Status status = watchdog_->start(); !status) {
     return status;
   }
-  return bootstrap_->start();
+  return resolver_->start();
 }
 
 // Nothing that depends on the thread will come any more: whoever waits is told so, and every later
@@ -375,7 +383,7 @@ Status ManagerState::keep_paired(const std::string& address) {
     return tl::unexpected(
         failure(FailureCode::kWrongState, "keep_paired is for decode: prefill is dialled"));
   }
-  return bootstrap_->keep_paired(address);
+  return resolver_->keep_paired(address);
 }
 
 void ManagerState::stop() {
@@ -386,13 +394,13 @@ void ManagerState::stop() {
   if (watchdog_ != nullptr) {
     watchdog_->stop();
   }
-  bootstrap_->begin_stop();
+  resolver_->begin_stop();
   // Two fifths of the time for telling peers; the rest for joining the transport's threads.
   driver_->request_stop(failure(FailureCode::kShuttingDown, "the manager was stopped"),
                         monotonic_now() + milliseconds(options_.stop_timeout_ms) * 2 / 5);
   driver_->join();
   transport_->stop();  // kept, since metrics() still reads its counters
-  bootstrap_->stop();
+  resolver_->stop();
   link_.reset();
 }
 

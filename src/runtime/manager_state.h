@@ -19,12 +19,12 @@
 #include "net/control_link.h"
 #include "runtime/argument_checks.h"
 #include "runtime/aux_slots.h"
-#include "runtime/bootstrap_client.h"
 #include "runtime/cluster_tokens.h"
 #include "runtime/driver.h"
 #include "runtime/environment.h"
 #include "runtime/key_directory.h"
 #include "runtime/mailbox.h"
+#include "runtime/prefill_resolver.h"
 #include "runtime/release_queue.h"
 #include "runtime/status_cell.h"
 #include "runtime/watchdog.h"
@@ -38,14 +38,14 @@ using LinkWrapper =
 class ManagerState {
  public:
   // make_transport: instead of the transport that options.transport names; empty: that one.
-  // wrap_link: called once, on the calling thread; empty: the link as it is.
+  // wrap_link, wrap_resolver: called once each, on the calling thread; empty: what there is.
   static Result<std::shared_ptr<ManagerState>> create(
       KvArgs args, Options options, data_plane::TransportMaker make_transport = {},
-      const LinkWrapper& wrap_link = {});
-  // KvManager::create() with a transport or a link of the caller's own.
+      const LinkWrapper& wrap_link = {}, const ResolverWrapper& wrap_resolver = {});
+  // KvManager::create() with parts of the caller's own.
   static Result<std::unique_ptr<KvManager>> create_manager(
       KvArgs args, Options options, data_plane::TransportMaker make_transport,
-      const LinkWrapper& wrap_link = {});
+      const LinkWrapper& wrap_link = {}, const ResolverWrapper& wrap_resolver = {});
   ~ManagerState();
   ManagerState(const ManagerState&) = delete;
   ManagerState& operator=(const ManagerState&) = delete;
@@ -96,6 +96,7 @@ class ManagerState {
   KvArgs args_;
   Options options_;
   data_plane::TransportMaker make_transport_;
+  ResolverWrapper wrap_resolver_;
   LayoutShape shape_;
   Incarnation incarnation_;
   net::CurveKeys curve_keys_;
@@ -114,7 +115,7 @@ class ManagerState {
   std::unique_ptr<net::ControlLink> link_;
   std::unique_ptr<data_plane::Transport> transport_;
   std::unique_ptr<core::Protocol> protocol_;
-  std::unique_ptr<BootstrapClient> bootstrap_;
+  std::unique_ptr<PrefillResolver> resolver_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Watchdog> watchdog_;
 

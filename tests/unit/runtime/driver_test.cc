@@ -1,5 +1,6 @@
 // The driver with a protocol, a link and a transport that do what a test says.
 #include "runtime/driver.h"
+#include "runtime/bootstrap_client.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
