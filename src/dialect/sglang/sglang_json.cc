@@ -301,6 +301,11 @@ Result<std::vector<std::int64_t>> parse_rooms(std::string_view body) {
   return finish(in, std::move(rooms));
 }
 
+std::string rooms_json(const std::vector<std::int64_t>& rooms) {
+  return json::serialize(
+      json::object{{"bootstrap_rooms", json::array(rooms.begin(), rooms.end())}});
+}
+
 std::string topology_json(const Topology& topology) {
   json::object out{
       {"attn_tp_size", topology.tp_size},
@@ -329,6 +334,28 @@ std::string topology_json(const Topology& topology) {
   return json::serialize(out);
 }
 
+Result<Topology> parse_topology(std::string_view body) {
+  const Result<json::object> object = parse_object(body);
+  if (!object) {
+    return tl::unexpected(object.error());
+  }
+  KeyReader in(*object);
+  Topology out;
+  out.tp_size = in.size("attn_tp_size");
+  out.cp_size = in.size("attn_cp_size");
+  out.dp_size = in.size("dp_size");
+  out.pp_size = in.size("pp_size");
+  out.page_tokens = in.size("page_size");
+  out.kv_cache_dtype = in.nullable_text("kv_cache_dtype");
+  out.follows_room = to_bool(in.required("follow_bootstrap_room"));
+  out.kv_layout = in.optional_text("kv_layout");
+  out.http_port = in.optional_port("prefill_http_port");
+  out.dsa_cache_layer_split = in.flag("enable_dsa_cache_layer_split");
+  out.kv_cache_sharding = in.flag("enable_kv_cache_sharding");
+  out.allocation_policy = in.optional_text("decode_allocation_policy").value_or("early");
+  return finish(in, std::move(out));
+}
+
 std::string address_json(const RankAddress& address) {
   return json::serialize(json::object{{"rank_ip", address.ip}, {"rank_port", address.port}});
 }
@@ -349,6 +376,23 @@ std::string room_ranks_json(const std::vector<RoomRank>& rooms) {
     out[fmt::format("{}", room.room)] = room.dp_rank;
   }
   return json::serialize(out);
+}
+
+Result<std::vector<RoomRank>> parse_room_ranks(std::string_view body) {
+  const Result<json::object> object = parse_object(body);
+  if (!object) {
+    return tl::unexpected(object.error());
+  }
+  std::vector<RoomRank> rooms;
+  for (const auto& [key, value] : *object) {
+    const std::optional<std::int64_t> room = to_int(json::value(key));
+    const std::optional<std::int64_t> dp_rank = to_int(value);
+    if (!room || !dp_rank) {
+      return malformed("the answer is no object of rooms and DP ranks");
+    }
+    rooms.push_back({*room, *dp_rank});
+  }
+  return rooms;
 }
 
 }  // namespace kvferry::sglang

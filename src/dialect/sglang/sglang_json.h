@@ -28,13 +28,19 @@ Result<RoomRank> parse_room_rank(std::string_view body);
 
 // POST /query_dp_ranks.
 Result<std::vector<std::int64_t>> parse_rooms(std::string_view body);
+std::string rooms_json(const std::vector<std::int64_t>& rooms);
 
 // The keys of 0.5.23 and no other: its decode, and older ones, refuse a topology with a key that
 // they don't know. Members that decode computes are null, as SGLang's own server sends them.
 std::string topology_json(const Topology& topology);
+// As a newer server may send it: keys that are not known are let pass. Fails with kMalformed; the
+// text names the key.
+Result<Topology> parse_topology(std::string_view body);
 std::string address_json(const RankAddress& address);
 // Fails with kMalformed; the text names the key.
 Result<RankAddress> parse_address(std::string_view body);
 std::string room_ranks_json(const std::vector<RoomRank>& rooms);
+// Fails with kMalformed.
+Result<std::vector<RoomRank>> parse_room_ranks(std::string_view body);
 
 }  // namespace kvferry::sglang
