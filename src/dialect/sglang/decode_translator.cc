@@ -203,7 +203,8 @@ void DecodeTranslator::end_session(Peer& peer) {
 }
 
 // What a kvferry prefill rank in its place would say of itself.
-wire::Introduction DecodeTranslator::introduction(const Peer& peer) const {
+wire::Introduction DecodeTranslator::introduction(const Peer& peer,
+                                                  wire::TransportOffer offer) const {
   wire::Introduction out = config_.self;
   out.role = Role::kPrefill;
   out.instance = fmt::format("sglang {}", peer.rank.registry);
@@ -212,6 +213,7 @@ wire::Introduction DecodeTranslator::introduction(const Peer& peer) const {
   out.engine_epoch = kEngineEpoch;
   out.layout = peer.pairing->layout;
   out.require_identical = false;
+  out.transports = {std::move(offer)};
   return out;
 }
 
@@ -243,11 +245,20 @@ void DecodeTranslator::handle_frame(PeerId id, const wire::Frame& frame) {
   }
 }
 
+void DecodeTranslator::refuse_hello(const Peer& peer, const wire::Hello& hello,
+                                    const Failure& reason) {
+  not_done("sglang_peers_refused", fmt::format("{}: {}", peer.address.endpoint, reason.what));
+  say_in_hello(peer, wire::HelloRefused{hello.nonce, reason});
+}
+
 void DecodeTranslator::on(Peer& peer, const wire::Hello& hello) {
   if (!peer.pairing) {
-    not_done("sglang_peers_refused",
-             fmt::format("{}: {}", peer.address.endpoint, peer.pairing.error().what));
-    say_in_hello(peer, wire::HelloRefused{hello.nonce, peer.pairing.error()});
+    refuse_hello(peer, hello, peer.pairing.error());
+    return;
+  }
+  Result<wire::TransportOffer> offer = config_.reach(peer.rank);
+  if (!offer) {
+    refuse_hello(peer, hello, offer.error());
     return;
   }
   if (peer.epoch == SessionEpoch{} || peer.hello_nonce != hello.nonce) {
@@ -256,11 +267,11 @@ void DecodeTranslator::on(Peer& peer, const wire::Hello& hello) {
     peer.epoch = SessionEpoch(next_epoch_++);
   }
   wire::HelloReply reply;
-  reply.self = introduction(peer);
+  reply.transport = offer->name;
+  reply.self = introduction(peer, std::move(*offer));
   reply.echoed_nonce = hello.nonce;
   reply.nonce = nonce_of(peer.epoch.value());
   reply.epoch = peer.epoch;
-  reply.transport = reply.self.transports.empty() ? "" : reply.self.transports.front().name;
   say_in_hello(peer, std::move(reply));
 }
 

@@ -17,6 +17,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,9 +39,13 @@ namespace kvferry::sglang {
 
 using Registration = std::variant<MooncakeRegistration, NixlRegistration>;
 
+// How a prefill rank's writes come, asked for each session; a failure refuses it.
+using ReachPrefill = std::function<Result<wire::TransportOffer>(const PrefillRank& rank)>;
+
 struct DecodeTranslatorConfig {
   wire::Introduction self;    // of this decode rank, as in its own hellos
   Registration registration;  // what prefill ranks are told; it decides the flavour
+  ReachPrefill reach;
   // An ABORT is said again after so long, then after twice that, and so on.
   Duration repeat_min = std::chrono::milliseconds(100);
   Duration repeat_max = std::chrono::milliseconds(2'000);
@@ -113,7 +118,8 @@ class DecodeTranslator final : public Translator {
   // peers
   void end_session(Peer& peer);
   void leave_if_unused(const RankEndpoint& endpoint);
-  wire::Introduction introduction(const Peer& peer) const;
+  wire::Introduction introduction(const Peer& peer, wire::TransportOffer offer) const;
+  void refuse_hello(const Peer& peer, const wire::Hello& hello, const Failure& reason);
   const RankEndpoint& own_endpoint() const;
   Peer* find(PeerId peer) const;
   Peer* find_live(const DecodeTarget& target) const;

@@ -1,5 +1,7 @@
 #include "dialect/sglang/messages.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
 namespace kvferry::sglang {
@@ -40,5 +42,11 @@ std::string_view kind_name(std::size_t kind) {
 }
 
 std::string_view kind_name(const Message& message) { return kind_name(message.index()); }
+
+std::string to_text(const RankEndpoint& endpoint) {
+  return endpoint.ip.find(':') == std::string::npos
+             ? fmt::format("{}:{}", endpoint.ip, endpoint.port)
+             : fmt::format("[{}]:{}", endpoint.ip, endpoint.port);
+}
 
 }  // namespace kvferry::sglang

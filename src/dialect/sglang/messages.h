@@ -36,6 +36,7 @@ struct RankEndpoint {
   std::uint16_t port = 0;
   friend bool operator==(const RankEndpoint&, const RankEndpoint&) = default;
 };
+std::string to_text(const RankEndpoint& endpoint);  // host:port, IPv6 in brackets
 
 // Lists of lists: one list for each state component, in the order that both engines derive from the
 // model. An empty outer list and a frame without bytes are the same.

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "data_plane/process_vm/port_owner.h"
 #include "data_plane/process_vm/process_vm_transport.h"
+#include "dialect/sglang/decode_node.h"
 #include "dialect/sglang/dialect_link.h"
 #include "dialect/sglang/prefill_translator.h"
 #include "dialect/sglang/rank_mapping.h"
@@ -116,6 +117,14 @@ PrefillTranslatorConfig translator_config(const KvArgs& args, const Options& opt
   return config;
 }
 
+data_plane::TransportMaker writing_transport(const AuxBuffers& aux) {
+  return [aux](const data_plane::TransportConfig& config,
+               data_plane::CompletionSink& sink) -> Result<std::unique_ptr<data_plane::Transport>> {
+    return std::make_unique<data_plane::ProcessVmTransport>(
+        config, sink, [aux](std::span<const std::byte> slot) { return split_aux(aux, slot); });
+  };
+}
+
 std::unique_ptr<zmq::context_t> make_context(const PushEndpointsConfig& endpoints) {
   auto context = std::make_unique<zmq::context_t>(1);
   // A socket and two ends of its monitor for each endpoint, and as much for those that libzmq has
@@ -166,10 +175,9 @@ DialectNode::~DialectNode() = default;
 
 Result<std::unique_ptr<DialectNode>> DialectNode::create(KvArgs args, Options options,
                                                          const DialectOptions& dialect) {
-  if (args.role != Role::kPrefill || dialect.flavour != Flavour::kMooncake) {
-    return unfit(
-        fmt::format("SGLang's dialect serves prefill ranks in Mooncake's flavour, not {} in {}",
-                    to_string(args.role), to_string(dialect.flavour)));
+  if (dialect.flavour != Flavour::kMooncake) {
+    return unfit(fmt::format("SGLang's dialect serves Mooncake's flavour, not {}",
+                             to_string(dialect.flavour)));
   }
   for (const Status& checked : {check_regions(args), check(dialect.aux)}) {
     if (!checked) {
@@ -186,30 +194,41 @@ Result<std::unique_ptr<DialectNode>> DialectNode::create(KvArgs args, Options op
   }
   std::unique_ptr<DialectNode> node(new DialectNode());
   node->endpoint_ = {parts->listener->host(), parts->listener->port()};
-  parts->translator =
-      std::make_unique<PrefillTranslator>(translator_config(args, options, dialect, *layout));
+  runtime::ResolverWrapper wrap_resolver;
+  data_plane::TransportMaker make_transport;
+  if (args.role == Role::kDecode) {
+    Result<DecodeParts> decode =
+        make_decode_parts(args, options, dialect, *layout, node->endpoint_);
+    if (!decode) {
+      return tl::unexpected(decode.error());
+    }
+    node->shadow_ = std::move(decode->shadow);
+    parts->translator = std::move(decode->translator);
+    make_transport = std::move(decode->make_transport);
+    wrap_resolver = std::move(decode->wrap_resolver);
+  } else {
+    parts->translator =
+        std::make_unique<PrefillTranslator>(translator_config(args, options, dialect, *layout));
+    make_transport = writing_transport(dialect.aux);
+  }
   auto link = DialectLink::make(std::move(*parts), {dialect.flavour, args.role},
                                 limits_within(dialect.limits, options));
   if (!link) {
     return tl::unexpected(link.error());
   }
   auto manager = runtime::ManagerState::create_manager(
-      args, std::move(options),
-      [aux = dialect.aux](
-          const data_plane::TransportConfig& config,
-          data_plane::CompletionSink& sink) -> Result<std::unique_ptr<data_plane::Transport>> {
-        return std::make_unique<data_plane::ProcessVmTransport>(
-            config, sink, [aux](std::span<const std::byte> slot) { return split_aux(aux, slot); });
-      },
+      args, std::move(options), std::move(make_transport),
       [&link](std::unique_ptr<net::ControlLink> inner) -> std::unique_ptr<net::ControlLink> {
         (*link)->wrap(std::move(inner));
         return std::move(*link);
-      });
+      },
+      wrap_resolver);
   if (!manager) {
     return tl::unexpected(manager.error());
   }
   node->manager_ = std::move(*manager);
-  for (const std::string& registry : dialect.registries) {
+  for (const std::string& registry :
+       args.role == Role::kPrefill ? dialect.registries : std::vector<std::string>{}) {
     RouteRegistrationConfig config;
     config.registry = registry;
     config.row = row_of(args, dialect, node->endpoint_);

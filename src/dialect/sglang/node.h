@@ -1,10 +1,12 @@
 // A manager whose peers are stock SGLang ranks (docs/adr/0015, docs/sglang.md): KvManager with the
-// dialect's link around its own, a transport that writes into processes of this host, and, for a
-// prefill rank, its registration at SGLang's bootstrap routes.
+// dialect's link around its own and a transport between processes of this host; a prefill rank is
+// registered at SGLang's bootstrap routes, a decode rank finds its rooms' prefill ranks there.
 //
 // What differs for the caller from a manager between kvferry processes: SGLang has no binding, so
 // that rooms are opened with Binding{}; a room is 1 to 2^63 - 1; a sender's Success means that its
-// writes landed and that decode was told.
+// writes landed and that decode was told; a receiver's, that every prefill rank said so and the aux
+// was there. A receiver is given an aux slot and no state, and its pages leave quarantine only with
+// the word of every writer, or with the end of the process that has not given it.
 //
 // Threads: as KvManager.
 #pragma once
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "dialect/sglang/aux_buffers.h"
+#include "dialect/sglang/aux_shadow.h"
 #include "dialect/sglang/codec.h"
 #include "dialect/sglang/messages.h"
 #include "dialect/sglang/push_endpoints.h"
@@ -28,11 +31,15 @@ struct DialectOptions {
   Flavour flavour = Flavour::kMooncake;
   std::string host = "127.0.0.1";  // of the PULL socket, and what peers are told: a numeric address
   std::uint16_t port = 0;          // 0: any free port
-  // Registries with SGLang's routes, host:port, at which a prefill rank makes itself known.
+  // Registries with SGLang's routes, host:port. A prefill rank makes itself known there; a decode
+  // rank may be told to ask them, besides those of Options::bootstrap_allow.
   std::vector<std::string> registries;
   AuxBuffers aux;
-  // What both sides' --kv-cache-dtype comes to; decode compares.
+  // What both sides' --kv-cache-dtype comes to; decode compares, unless it has none.
   std::optional<std::string> kv_cache_dtype = "auto";
+  // Decode: the name that this process has with the transfer engine of its prefill ranks; empty:
+  // host and process number, for engines that copy by process_vm_writev.
+  std::string session;
   std::optional<std::uint16_t> http_port;  // of the server's API, told to decode
   // Prefill: sizes of the decode ranks' pools where they are larger than this rank's, which
   // SGLang's registrations don't tell; 0: as this rank's own. Pages beyond are refused.
@@ -45,7 +52,7 @@ struct DialectOptions {
 class DialectNode {
  public:
   // args.regions: as SGLang's pools lie, K of every layer, then V of every layer (or one kOther for
-  // each), and one aux region; no state. Served so far: prefill, Mooncake's flavour.
+  // each), and one aux region; no state. Served so far: Mooncake's flavour.
   static Result<std::unique_ptr<DialectNode>> create(KvArgs args, Options options,
                                                      const DialectOptions& dialect);
   ~DialectNode();
@@ -62,6 +69,7 @@ class DialectNode {
   DialectNode() = default;
 
   RankEndpoint endpoint_;
+  std::unique_ptr<AuxShadow> shadow_;  // decode; the manager's link refers to it
   std::unique_ptr<KvManager> manager_;
   std::vector<std::unique_ptr<RouteRegistration>> registrations_;
 };

@@ -1,8 +1,6 @@
 // What a PrefillTranslator remembers of one registration and its rooms. Private to it.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <deque>
 #include <map>
 #include <optional>
@@ -14,10 +12,6 @@
 namespace kvferry::sglang {
 
 inline constexpr std::string_view kVirtualKeyPrefix = "sglang-";
-
-inline std::string to_text(const RankEndpoint& endpoint) {
-  return fmt::format("{}:{}", endpoint.ip, endpoint.port);
-}
 
 // One room of one decode rank, from its metadata until nothing is owed for it any more.
 struct PrefillTranslator::Attempt {

@@ -88,12 +88,6 @@ LayoutShape layout_of(const PrefillRank& rank, const LayoutShape& own) {
 
 }  // namespace
 
-std::string to_text(const RankEndpoint& endpoint) {
-  return endpoint.ip.find(':') == std::string::npos
-             ? fmt::format("{}:{}", endpoint.ip, endpoint.port)
-             : fmt::format("[{}]:{}", endpoint.ip, endpoint.port);
-}
-
 PeerAddress to_address(const PrefillRank& rank) {
   return {to_text(rank.endpoint),
           fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {:d} {:d}", kMark, rank.endpoint.ip,

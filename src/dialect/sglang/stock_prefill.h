@@ -36,8 +36,6 @@ struct PrefillRank {
   friend bool operator==(const PrefillRank&, const PrefillRank&) = default;
 };
 
-std::string to_text(const RankEndpoint& endpoint);  // host:port, IPv6 in brackets
-
 // No field may hold a space; registries and endpoints don't.
 PeerAddress to_address(const PrefillRank& rank);
 // None for every address that to_address() does not make.

@@ -10,6 +10,10 @@ namespace {
 
 const PeerId kPeer{1};
 
+Result<wire::TransportOffer> offer(const PrefillRank&) {
+  return wire::TransportOffer{"process-vm", {}};
+}
+
 // A session with one prefill rank, played by hand.
 class DecodeFrames : public ::testing::Test {
  protected:
@@ -18,7 +22,7 @@ class DecodeFrames : public ::testing::Test {
         shadow_(*AuxShadow::make({RegionKind::kAux, 0, aux_memory_.data(), kAuxRecordBytes,
                                   kRigAuxSlots, MemoryKind::kHost},
                                  {{64, 64, 64, 64, 64}, false})),
-        translator_({DecodeRig::self({}), DecodeRig::registration(false)}, *shadow_) {
+        translator_({DecodeRig::self({}), DecodeRig::registration(false), offer}, *shadow_) {
     PrefillRank rank;
     rank.endpoint = DecodeRig::endpoint(0);
     rank.registry = "r:1";
@@ -200,7 +204,7 @@ TEST_F(DecodeFrames, WhatIsNotAVirtualAddressIsNotOwned) {
 }
 
 TEST_F(DecodeFrames, RoomsHaveALimit) {
-  DecodeTranslatorConfig config{DecodeRig::self({}), DecodeRig::registration(false)};
+  DecodeTranslatorConfig config{DecodeRig::self({}), DecodeRig::registration(false), offer};
   config.max_rooms = 1;
   DecodeTranslator small(config, *shadow_);
   small.handle_dial(kPeer, address_);

@@ -42,7 +42,9 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
         shadow_(*AuxShadow::make({RegionKind::kAux, 0, aux_memory_.data(), kAuxRecordBytes,
                                   kRigAuxSlots, MemoryKind::kHost},
                                  {{64, 64, 64, 64, 64}, false})),
-        translator_({self(shape), registration(shape.nixl)}, *shadow_),
+        translator_({self(shape), registration(shape.nixl),
+                     [this](const PrefillRank& rank) { return reach(rank); }},
+                    *shadow_),
         protocol_(core::make_decode_protocol(
             {options(), self(shape), core::TransportClass{false, false, false}}, *this)) {
     for (std::uint32_t rank = 0; rank < shape.prefill_tp; ++rank) {
@@ -64,6 +66,12 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
   }
   static RankEndpoint endpoint(std::uint32_t rank) {
     return {"10.0.0.9", static_cast<std::uint16_t>(kRigFirstPort + rank)};
+  }
+  Result<wire::TransportOffer> reach(const PrefillRank&) const {
+    if (!is_reachable) {
+      return fail(FailureCode::kPeerUnreachable, "nobody on this host listens there");
+    }
+    return wire::TransportOffer{"process-vm", {}};
   }
   static RankEndpoint own_endpoint() { return {"10.0.0.2", 41'235}; }
   static Registration registration(bool nixl) {
@@ -291,6 +299,7 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
 
   std::vector<PrefillRank> prefills;  // what a question is answered with
   bool connects = true;               // endpoints come up at once
+  bool is_reachable = true;
   std::function<void(core::ReceiverId, KvPoll)> on_terminal;
   std::function<void(const core::ReleasePages&)> on_release;
   std::function<void(std::uint32_t rank, const Message&)> on_message;

@@ -365,6 +365,12 @@ TEST(DecodeTranslator, APrefillThatCanBeNoPairIsRefusedWithBothValues) {
   EXPECT_THAT(rig.cause(receiver), HasSubstr("page_size_tokens: 16 here, 32 at the peer"));
 }
 
+TEST(DecodeTranslator, APrefillWhoseWritesCanNotBePlacedIsRefused) {
+  DecodeRig rig;
+  rig.is_reachable = false;
+  EXPECT_THAT(rig.cause(rig.grant(1)), HasSubstr("nobody on this host listens there"));
+}
+
 TEST(DecodeTranslator, MessagesAndStatusesThatNobodyAwaitsAreCounted) {
   DecodeRig rig;
   rig.succeed(1);
