@@ -5,8 +5,8 @@
         [SETTINGS]
 
 PORT is that of a bootstrap server on 127.0.0.1, which this process does not start. ROLE is prefill,
-decode, or mapping (PORT and what follows are not looked at). SETTINGS are PAGES and AUX_SLOTS of
-sglang_rank.py as a JSON object, where others are wanted. Each line of input is a command with
+decode, or mapping (PORT and what follows are not looked at). SETTINGS are PAGES, AUX_SLOTS and
+ENGINE of sglang_rank.py as a JSON object, where others are wanted. Each line of input is a command with
 its arguments; the answer is a line of output: {"value": ...} or {"error": text}.
 """
 
@@ -17,6 +17,7 @@ import types
 from typing import Any
 
 import sglang_rank
+import vm_engine
 
 TOTAL_HEADS = 8
 
@@ -26,6 +27,7 @@ class Rank:
         import numpy
         self.numpy, self.role, self.address = numpy, role, f"127.0.0.1:{port}"
         self.module = sglang_rank.load("mooncake", port, attn_tp_size=tp_size, attn_tp_rank=tp_rank)
+        self.engine = vm_engine.install() if sglang_rank.ENGINE == "vm" else None
         # Buffers are of the size that the rank's share of the heads needs.
         item_bytes = sglang_rank.ITEM_BYTES * TOTAL_HEADS // tp_size
         self.buffers = [numpy.zeros(sglang_rank.PAGES * item_bytes, numpy.uint8)
@@ -68,6 +70,45 @@ class Rank:
     def send(self, room: int) -> None:
         self.handles[room].init(3, 0)
         self.handles[room].send(self.pages())
+
+    def fill(self, seed: int) -> None:
+        """Other bytes in every page of every rank."""
+        random = self.numpy.random.default_rng([seed, self.manager.attn_tp_rank])
+        for buffer in self.buffers:
+            buffer[:] = random.integers(0, 256, buffer.size, self.numpy.uint8)
+
+    def bytes(self, page: int) -> list[str]:
+        return [buffer[page * self.item_bytes:(page + 1) * self.item_bytes].tobytes().hex()
+                for buffer in self.buffers]
+
+    def init(self, room: int, page_count: int, slot: int, token: int) -> None:
+        """As SGLang's scheduler does when the prompt is computed: aux first."""
+        for buffer, kind, value in ((0, "int32", token), (1, "int32", 8), (2, "float32", -0.5),
+                                    (-1, "uint64", room)):
+            size = sglang_rank.AUX_BYTES[buffer]
+            self.aux[buffer][slot * size:(slot + 1) * size].view(kind)[0] = value
+        self.handles[room].init(page_count, slot)
+
+    def send_pages(self, room: int, pages: list[int]) -> None:
+        self.handles[room].send(self.pages(pages))
+
+    def prefix_tokens(self, room: int) -> int:
+        return self.handles[room].pop_decode_prefix_len()
+
+    def clear_sender(self, room: int) -> None:
+        self.handles.pop(room).clear()
+
+    def hold_writes(self) -> None:
+        self.engine.open.clear()
+
+    def await_held(self) -> None:
+        sglang_rank.wait_for("a write", lambda: self.engine.held)
+
+    def let_writes_go(self) -> None:
+        self.engine.open.set()
+
+    def fail_writes(self, fails: bool) -> None:
+        self.engine.fails = fails
 
     def dead_threads(self) -> int:
         """Of those that a manager needs; waits until there is one."""

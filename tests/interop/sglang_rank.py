@@ -23,6 +23,7 @@ ITEM_BYTES = 256
 LAYERS = 2
 PAGES = 32
 AUX_SLOTS = 4
+ENGINE = "null"  # or "vm", which moves bytes
 AUX_BYTES = (64, 64, 64, 64, 512, 512, 64)  # the room number comes last
 WAIT_SECONDS = 20.0
 

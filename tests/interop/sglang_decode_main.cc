@@ -1,0 +1,302 @@
+// One kvferry decode rank with SGLang's dialect as a process, told what to do by lines of JSON:
+//
+//   kvferry_sglang_decode REGISTRY TP_SIZE TP_RANK PAGES AUX_SLOTS
+//
+// REGISTRY is host:port of SGLang's bootstrap routes. Sizes and layout are those of
+// sglang_peer_main.py. Each line of input is a command with its arguments; the answer is a line of
+// output: {"value": ...} or {"error": text}.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "dialect/sglang/node.h"
+#include "kvferry/kv_receiver.h"
+#include "router/json.h"
+
+namespace kvferry::sglang {
+namespace {
+
+constexpr std::uint32_t kLayers = 2;
+constexpr std::uint32_t kHeads = 8;  // of all ranks
+constexpr std::uint32_t kHeadDim = 16;
+constexpr std::uint32_t kPageTokens = 16;
+constexpr auto kPatience = std::chrono::seconds(20);
+
+struct Settings {
+  std::string registry;
+  std::uint32_t tp_size = 1;
+  std::uint32_t tp_rank = 0;
+  std::uint32_t pages = 64;
+  std::uint32_t aux_slots = 16;
+};
+
+class DecodeRank {
+ public:
+  explicit DecodeRank(const Settings& settings) : settings_(settings) {}
+  Status start();
+  // The value of the answer as JSON. Throws std::runtime_error with the text of the error.
+  std::string carry_out(router::JsonView command);
+
+ private:
+  KvArgs args();
+  std::uint64_t room_of(router::JsonView command) const {
+    return static_cast<std::uint64_t>(command.at(1).integer().value());
+  }
+  KvReceiver& receiver(router::JsonView command) { return *receivers_.at(room_of(command)); }
+  static std::vector<PageIndex> pages(router::JsonView list) {
+    std::vector<PageIndex> out;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      out.emplace_back(static_cast<std::uint32_t>(list.at(i).integer().value()));
+    }
+    return out;
+  }
+  std::string hex_of(PageIndex page) const;
+  std::string written_pages() const;
+  std::string await_status(KvReceiver& receiver, const std::string& name);
+  std::string aux_of(std::uint32_t slot, RoomId room) const;
+  void take_released();
+  void await(const std::string& what, const std::function<bool()>& condition);
+  double metric(const std::string& name) const;
+
+  const Settings settings_;
+  std::uint64_t item_bytes_ = 0;
+  std::vector<std::vector<std::byte>> memory_;  // by region
+  std::unique_ptr<DialectNode> node_;
+  std::map<std::uint64_t, std::unique_ptr<KvReceiver>> receivers_;
+  std::vector<std::uint32_t> released_;  // pages
+};
+
+KvArgs DecodeRank::args() {
+  const std::uint32_t heads = kHeads / settings_.tp_size;
+  item_bytes_ = std::uint64_t{kPageTokens} * heads * kHeadDim;
+  KvArgs args;
+  args.role = Role::kDecode;
+  args.rank.tp_size = settings_.tp_size;
+  args.rank.tp_rank = settings_.tp_rank;
+  args.engine_epoch = EngineEpoch(1);
+  args.model_fingerprint = "interop";
+  args.page_size_tokens = kPageTokens;
+  args.total_layers = kLayers;
+  args.total_kv_heads = kHeads;
+  args.head_dim = kHeadDim;
+  args.dtype = DType::kU8;
+  args.layers = {0, kLayers};
+  args.heads = {settings_.tp_rank * heads, (settings_.tp_rank + 1) * heads};
+  for (const RegionKind kind : {RegionKind::kKey, RegionKind::kValue}) {
+    for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
+      memory_.emplace_back(item_bytes_ * settings_.pages);
+      args.regions.push_back({kind, layer, memory_.back().data(), item_bytes_, settings_.pages});
+    }
+  }
+  memory_.emplace_back(std::size_t{kAuxRecordBytes} * settings_.aux_slots);
+  args.regions.push_back(
+      {RegionKind::kAux, 0, memory_.back().data(), kAuxRecordBytes, settings_.aux_slots});
+  return args;
+}
+
+Status DecodeRank::start() {
+  DialectOptions dialect;
+  dialect.registries = {settings_.registry};
+  dialect.aux.item_bytes = {64, 64, 64, 64, 512, 512, 64};
+  auto node = DialectNode::create(args(), Options{}, dialect);
+  if (!node) {
+    return tl::unexpected(node.error());
+  }
+  node_ = std::move(*node);
+  return {};
+}
+
+// Of each KV buffer.
+std::string DecodeRank::hex_of(PageIndex page) const {
+  std::vector<std::string> out;
+  for (std::size_t region = 0; region + 1 < memory_.size(); ++region) {
+    const auto* from = reinterpret_cast<const std::uint8_t*>(memory_[region].data()) +
+                       page.value() * item_bytes_;
+    out.push_back(fmt::format("\"{:02x}\"", fmt::join(from, from + item_bytes_, "")));
+  }
+  return router::json_array(out);
+}
+
+// Where a byte is not 0.
+std::string DecodeRank::written_pages() const {
+  std::vector<std::uint32_t> out;
+  for (std::uint32_t page = 0; page < settings_.pages; ++page) {
+    const bool written = std::any_of(memory_.begin(), memory_.end() - 1, [&](const auto& region) {
+      const auto from = region.begin() + static_cast<std::ptrdiff_t>(page * item_bytes_);
+      return std::any_of(from, from + static_cast<std::ptrdiff_t>(item_bytes_),
+                         [](std::byte byte) { return byte != std::byte{0}; });
+    });
+    if (written) {
+      out.push_back(page);
+    }
+  }
+  return fmt::format("{}", out);
+}
+
+void DecodeRank::await(const std::string& what, const std::function<bool()>& condition) {
+  const Instant end = monotonic_now() + kPatience;
+  while (!condition()) {
+    if (monotonic_now() > end) {
+      throw std::runtime_error(fmt::format("{} did not happen in {} s", what, kPatience.count()));
+    }
+    pollfd news{node_->manager().event_fd(), POLLIN, 0};
+    ::poll(&news, 1, 20);
+    node_->manager().drain_event_fd();
+  }
+}
+
+std::string DecodeRank::await_status(KvReceiver& receiver, const std::string& name) {
+  KvPoll status = receiver.poll();
+  await(name, [&] {
+    status = receiver.poll();
+    return to_string(status) == name || is_terminal(status);
+  });
+  return router::json_quote(to_string(status));
+}
+
+std::string DecodeRank::aux_of(std::uint32_t slot, RoomId room) const {
+  const auto record = node_->manager().read_aux(slot, room, Binding{});
+  if (!record) {
+    throw std::runtime_error(to_string(record.error()));
+  }
+  return fmt::format(R"({{"token": {}, "cached": {}, "logprob": {}}})", record->first_token,
+                     record->cached_tokens, record->first_logprob);
+}
+
+void DecodeRank::take_released() {
+  for (const ReleasedPages& released : node_->manager().take_released()) {
+    for (const PageIndex page : released.pages) {
+      released_.push_back(page.value());
+    }
+  }
+}
+
+// Of all labels together.
+double DecodeRank::metric(const std::string& name) const {
+  double sum = 0;
+  for (const MetricSample& sample : node_->manager().metrics()) {
+    sum += sample.name == name ? sample.value : 0;
+  }
+  return sum;
+}
+
+std::string DecodeRank::carry_out(router::JsonView command) {
+  const std::string verb = command.at(0).text().value();
+  const auto number = [&](std::size_t at) { return command.at(at).integer().value(); };
+  const auto done = [](const Status& status) {
+    if (!status) {
+      throw std::runtime_error(to_string(status.error()));
+    }
+    return std::string("null");
+  };
+  if (verb == "rank_port") {
+    return fmt::format("{}", node_->endpoint().port);
+  }
+  if (verb == "open_receiver") {
+    auto& made = receivers_[room_of(command)];
+    made = std::make_unique<KvReceiver>(node_->manager(), RoomId(room_of(command)), Binding{});
+    return done(made->init(settings_.registry, ""));
+  }
+  if (verb == "send_metadata") {  // room, pages, aux slot, prefix in tokens
+    return done(receiver(command).send_metadata(pages(command.at(2)), number(3), {},
+                                                static_cast<std::uint32_t>(number(4)),
+                                                settings_.tp_size));
+  }
+  if (verb == "await_status") {
+    return await_status(receiver(command), command.at(2).text().value());
+  }
+  if (verb == "await_released") {  // so many pages in all
+    await("the release of pages", [&] {
+      take_released();
+      return released_.size() >= static_cast<std::size_t>(number(1));
+    });
+    return fmt::format("{}", released_);
+  }
+  if (verb == "released") {
+    take_released();
+    return fmt::format("{}", released_);
+  }
+  if (verb == "forget_released") {
+    take_released();
+    released_.clear();
+    return "null";
+  }
+  if (verb == "failure") {
+    const auto failure = receiver(command).failure();
+    return failure ? router::json_quote(failure->what) : "null";
+  }
+  if (verb == "abort") {
+    receiver(command).abort("the test aborts it");
+    return "null";
+  }
+  if (verb == "clear") {
+    receivers_.erase(room_of(command));
+    return "null";
+  }
+  if (verb == "bytes") {  // page
+    return hex_of(PageIndex(static_cast<std::uint32_t>(number(1))));
+  }
+  if (verb == "written_pages") {
+    return written_pages();
+  }
+  if (verb == "clear_memory") {
+    for (auto& region : memory_) {
+      std::fill(region.begin(), region.end(), std::byte{0});
+    }
+    return "null";
+  }
+  if (verb == "aux_of") {  // room, slot
+    return aux_of(static_cast<std::uint32_t>(number(2)), RoomId(room_of(command)));
+  }
+  if (verb == "metric") {
+    return fmt::format("{}", metric(command.at(1).text().value()));
+  }
+  if (verb == "status") {
+    return node_->manager().dump_status();
+  }
+  throw std::runtime_error("no such command: " + verb);
+}
+
+int serve(const Settings& settings) {
+  DecodeRank rank(settings);
+  if (const Status started = rank.start(); !started) {
+    fmt::print(stderr, "{}\n", to_string(started.error()));
+    return 1;
+  }
+  fmt::print("{{\"value\": \"ready\"}}\n");
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::string answer;
+    try {
+      const auto command = router::JsonDocument::parse(line);
+      answer = fmt::format("{{\"value\": {}}}", rank.carry_out(command.value().root()));
+    } catch (const std::exception& wrong) {
+      answer = router::JsonObject().text("error", wrong.what()).str();
+    }
+    fmt::print("{}\n", answer);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvferry::sglang
+
+int main(int count, char** arguments) {
+  if (count != 6) {
+    fmt::print(stderr, "usage: kvferry_sglang_decode REGISTRY TP_SIZE TP_RANK PAGES AUX_SLOTS\n");
+    return 2;
+  }
+  const auto number = [&](int at) { return static_cast<std::uint32_t>(std::stoul(arguments[at])); };
+  return kvferry::sglang::serve({arguments[1], number(2), number(3), number(4), number(5)});
+}
