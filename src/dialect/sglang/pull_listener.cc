@@ -79,7 +79,8 @@ PullListener::~PullListener() { net::close_monitored(socket_, monitor_); }
 Result<std::unique_ptr<PullListener>> PullListener::bind(zmq::context_t& context,
                                                          const PullListenerConfig& config) {
   const std::string where = net::format_endpoint(config.host, config.port);
-  if (!net::is_ipv4_literal(config.host) && !net::is_ipv6_literal(config.host)) {
+  const bool is_numeric = net::is_ipv4_literal(config.host) || net::is_ipv6_literal(config.host);
+  if (!is_numeric || config.host == "0.0.0.0" || config.host == "::") {
     return fail(FailureCode::kInvalidArgument,
                 fmt::format("the SGLang listener at {}: peers are told this address, so it must be "
                             "a numeric one of this host",
