@@ -106,10 +106,10 @@ class Peers:
                           pages, aux_slots)
 
     def kvferry_decode(self, registry: str, tp_size: int = 1, tp_rank: int = 0, pages: int = 64,
-                       aux_slots: int = 16) -> Peer:
+                       aux_slots: int = 16, patience_ms: int = 5_000) -> Peer:
         """A kvferry decode rank with SGLang's dialect."""
         return self.ready(os.environ["KVFERRY_SGLANG_DECODE"], registry, tp_size, tp_rank, pages,
-                          aux_slots)
+                          aux_slots, patience_ms)
 
     def ready(self, *command: Any) -> Peer:
         peer = self.spawn(*command)

@@ -1,8 +1,9 @@
 // One kvferry decode rank with SGLang's dialect as a process, told what to do by lines of JSON:
 //
-//   kvferry_sglang_decode REGISTRY TP_SIZE TP_RANK PAGES AUX_SLOTS
+//   kvferry_sglang_decode REGISTRY TP_SIZE TP_RANK PAGES AUX_SLOTS PATIENCE_MS
 //
-// REGISTRY is host:port of SGLang's bootstrap routes. Sizes and layout are those of
+// REGISTRY is host:port of SGLang's bootstrap routes. Rooms wait PATIENCE_MS for their prefill
+// ranks to be found there. Sizes and layout are those of
 // sglang_peer_main.py. Each line of input is a command with its arguments; the answer is a line of
 // output: {"value": ...} or {"error": text}.
 #include <fmt/format.h>
@@ -38,6 +39,7 @@ struct Settings {
   std::uint32_t tp_rank = 0;
   std::uint32_t pages = 64;
   std::uint32_t aux_slots = 16;
+  std::uint32_t patience_ms = 5'000;
 };
 
 class DecodeRank {
@@ -108,7 +110,10 @@ Status DecodeRank::start() {
   DialectOptions dialect;
   dialect.registries = {settings_.registry};
   dialect.aux.item_bytes = {64, 64, 64, 64, 512, 512, 64};
-  auto node = DialectNode::create(args(), Options{}, dialect);
+  Options options;
+  options.http_total_timeout_ms = settings_.patience_ms;
+  options.bootstrap_timeout_ms = 2 * settings_.patience_ms;
+  auto node = DialectNode::create(args(), options, dialect);
   if (!node) {
     return tl::unexpected(node.error());
   }
@@ -120,8 +125,8 @@ Status DecodeRank::start() {
 std::string DecodeRank::hex_of(PageIndex page) const {
   std::vector<std::string> out;
   for (std::size_t region = 0; region + 1 < memory_.size(); ++region) {
-    const auto* from = reinterpret_cast<const std::uint8_t*>(memory_[region].data()) +
-                       page.value() * item_bytes_;
+    const auto* from =
+        reinterpret_cast<const std::uint8_t*>(memory_[region].data()) + page.value() * item_bytes_;
     out.push_back(fmt::format("\"{:02x}\"", fmt::join(from, from + item_bytes_, "")));
   }
   return router::json_array(out);
@@ -293,10 +298,13 @@ int serve(const Settings& settings) {
 }  // namespace kvferry::sglang
 
 int main(int count, char** arguments) {
-  if (count != 6) {
-    fmt::print(stderr, "usage: kvferry_sglang_decode REGISTRY TP_SIZE TP_RANK PAGES AUX_SLOTS\n");
+  if (count != 7) {
+    fmt::print(stderr,
+               "usage: kvferry_sglang_decode REGISTRY TP_SIZE TP_RANK PAGES AUX_SLOTS "
+               "PATIENCE_MS\n");
     return 2;
   }
   const auto number = [&](int at) { return static_cast<std::uint32_t>(std::stoul(arguments[at])); };
-  return kvferry::sglang::serve({arguments[1], number(2), number(3), number(4), number(5)});
+  return kvferry::sglang::serve(
+      {arguments[1], number(2), number(3), number(4), number(5), number(6)});
 }

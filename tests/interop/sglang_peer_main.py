@@ -96,7 +96,15 @@ class Rank:
         return self.handles[room].pop_decode_prefix_len()
 
     def clear_sender(self, room: int) -> None:
-        self.handles.pop(room).clear()
+        """As SGLang's scheduler leaves a request."""
+        from sglang.srt.disaggregation.base.conn import KVPoll
+        sender = self.handles.pop(room)
+        if sender.poll() == KVPoll.Failed:
+            try:
+                sender.failure_exception()
+            except Exception:  # pylint: disable=broad-except
+                pass  # it has no other way to forget the reason
+        sender.clear()
 
     def hold_writes(self) -> None:
         self.engine.open.clear()

@@ -186,6 +186,7 @@ def test_many_rooms_of_which_some_are_aborted(peers, registry, sglang):
     for first in range(1, ROOMS + 1, 5):
         rooms = {room: ([free.pop(0), free.pop(0)], slots.pop(0))
                  for room in range(first, min(first + 5, ROOMS + 1))}
+        decode.ask("forget_released")
         for room, (pages, slot) in rooms.items():
             prefill.ask("open_sender", room)
             decode.ask("open_receiver", room)
@@ -198,7 +199,6 @@ def test_many_rooms_of_which_some_are_aborted(peers, registry, sglang):
                 decode.ask("abort", room)
             else:
                 send([prefill], room, sources[room], rooms[room][1], room)
-        decode.ask("forget_released")
         for room in victims:
             decode.ask("abort", room)
         pages_back = []
@@ -218,7 +218,7 @@ def test_many_rooms_of_which_some_are_aborted(peers, registry, sglang):
             free += pages
             slots.append(slot)
     assert aborted >= ROOMS // 25
-    assert decode.ask("metric", "kvferry_invariants_broken_total") == 0
+    assert decode.ask("metric", "invariants_broken_total") == 0
 
 
 # --- aborts ---
@@ -279,7 +279,7 @@ def test_a_failed_write_fails_the_room_and_frees_nothing(own_pair):
     send([prefill], 26)
     assert decode.ask("await_status", 26, "Success") == "Failed"
     assert "prefill says that the room failed" in decode.ask("failure", 26)
-    await_metric(decode, "kvferry_quarantined_pages", 2)
+    await_metric(decode, "quarantined_pages", 2)
     assert decode.ask("released") == []
     # The end of the process is the proof that it does not.
     prefill.kill()
@@ -314,7 +314,7 @@ def test_a_killed_decode_leaves_prefill_serving_the_next_one(peers, registry, sg
 
 
 def test_a_room_waits_for_a_prefill_that_registers_later(peers, registry, sglang):
-    [decode] = start_decodes(peers, registry)
+    decode = peers.kvferry_decode(f"127.0.0.1:{registry}", patience_ms=60_000)
     decode.ask("open_receiver", 1)
     decode.ask("send_metadata", 1, [5, 9], 3, 0)
     [prefill] = start_prefills(peers, registry)
@@ -370,7 +370,7 @@ def test_what_strangers_say_changes_nothing(pair):
     open_room([prefill], [decode], 41)
     send([prefill], 41)
     prefill.ask("await_held")
-    refused = decode.ask("metric", "kvferry_sglang_statuses_refused_total")
+    refused = decode.ask("metric", "sglang_statuses_refused_total")
     for frames in (["41", "4", "7"], ["42", "4", "0"], ["41", "2", "0"], ["x"], ["41"],
                    ["ABORT_ACK", "41", "0", "1"], ["ABORT_ACK", "41"], ["ABORT_ACK"],
                    ["AUX_DATA", "41", "6", "9", "\0\0\0\x40", "x" * 64],
@@ -379,11 +379,11 @@ def test_what_strangers_say_changes_nothing(pair):
                    ["STAGING_REQ", "41", "0", "1", "s", "0"],
                    ["CHUNK_READY", "41", "0", "0", "1", "s", "0"], ["", "", ""]):
         say(prefill, decode, *frames)
-    await_metric(decode, "kvferry_sglang_statuses_refused_total", refused + 3)
+    await_metric(decode, "sglang_statuses_refused_total", refused + 3)
     decode.ask("abort", 41)
     say(prefill, decode, "ABORT_ACK", "41", "0", "123456")
     say(prefill, decode, "ABORT_ACK", "41", "9", "1")
-    await_metric(decode, "kvferry_sglang_acks_refused_total", 4)
+    await_metric(decode, "sglang_acks_refused_total", 4)
     assert decode.ask("released") == []
     prefill.ask("let_writes_go")
     assert decode.ask("await_released", 2) == [5, 9]

@@ -91,20 +91,22 @@ std::vector<SessionEpoch> ProcessVmTarget::take_ended() {
 void ProcessVmTarget::run() {
   const ThreadPlacePtr place =
       enrol(config_.threads, "kvf-process-end", "waits for the end of peers' processes");
-  place->begin();
+  place->run([&] { watch_until_stopped(*place); });
+}
+
+void ProcessVmTarget::watch_until_stopped(ThreadPlace& place) {
   for (std::unique_lock lock(mutex_); !stopping_;) {
-    place->waits();
+    place.waits();
     if (closed_.empty()) {
       changed_.wait(lock, [this] { return stopping_ || !closed_.empty(); });
     } else {
       changed_.wait_for(lock, kInterval, [this] { return stopping_; });
     }
-    place->works();
+    place.works();
     for (const SessionEpoch session : take_ended()) {
       sink_.session_torn_down(session);
     }
   }
-  place->ends({});
 }
 
 void ProcessVmTarget::stop() {

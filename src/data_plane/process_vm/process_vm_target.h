@@ -58,6 +58,7 @@ class ProcessVmTarget final : public Transport {
   };
 
   void run();
+  void watch_until_stopped(ThreadPlace& place);
   std::vector<SessionEpoch> take_ended();
 
   const TransportConfig config_;
