@@ -28,7 +28,7 @@ struct ResolvePrefill {
   std::string bootstrap_address;
   std::string instance;
   std::uint32_t dp_rank = 0;
-  RoomId room;  // for registries that choose the replica by it
+  RoomId room{};  // for registries that choose the replica by it
 };
 
 struct DialPeer {

@@ -18,6 +18,9 @@ wire::Nonce nonce_of(std::uint64_t number) {
   return nonce;
 }
 
+// Longer than a turn of the driver lasts without one.
+constexpr Duration kPause = milliseconds(500);
+
 }  // namespace
 
 DecodeTranslator::DecodeTranslator(DecodeTranslatorConfig config, AuxShadow& shadow)
@@ -293,6 +296,27 @@ void DecodeTranslator::on(Peer& peer, const wire::SessionEnded& ended) {
 void DecodeTranslator::on(Peer& peer, const wire::Heartbeat&) {
   if (peer.is_live) {
     say_once(peer, wire::Heartbeat{});
+  }
+}
+
+// By the pause rule the core hears what waits before it looks at its deadlines; virtual peers were
+// stopped with it and have said nothing.
+void DecodeTranslator::advance(Instant now) {
+  if (now - now_ > kPause) {
+    for (const auto& [id, peer] : peers_) {
+      if (peer->is_live) {
+        say_once(*peer, wire::Heartbeat{});
+      }
+    }
+  }
+  now_ = now;
+  for (const AttemptId id : rooms_.due_by(now)) {
+    DecodeAttempt& attempt = *rooms_.find(id);
+    if (attempt.phase == DecodeAttempt::Phase::kAborting) {
+      repeat_abort(attempt);
+    } else {
+      look_at_aux(attempt);
+    }
   }
 }
 

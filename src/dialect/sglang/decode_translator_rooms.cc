@@ -258,18 +258,6 @@ void DecodeTranslator::repeat_abort(DecodeAttempt& attempt) {
   attempt.repeat_after = std::min(attempt.repeat_after * 2, config_.repeat_max);
 }
 
-void DecodeTranslator::advance(Instant now) {
-  now_ = now;
-  for (const AttemptId id : rooms_.due_by(now)) {
-    DecodeAttempt& attempt = *rooms_.find(id);
-    if (attempt.phase == DecodeAttempt::Phase::kAborting) {
-      repeat_abort(attempt);
-    } else {
-      look_at_aux(attempt);
-    }
-  }
-}
-
 // Call before what makes it true is noted.
 void DecodeTranslator::release_endpoint(DecodeTarget& target) {
   if (!target.peer_is_through()) {

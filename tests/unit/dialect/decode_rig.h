@@ -210,6 +210,15 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
     }
   }
 
+  // As a process that is stopped: nothing happens, then all at once.
+  void stand_still(Duration duration) {
+    now_ = now_ + duration;
+    for (int turn = 0; turn < 2; ++turn) {
+      translator_.advance(now_);
+      run();
+    }
+  }
+
   DecodeTranslator& translator() { return translator_; }
   std::size_t downs() const { return downs_; }
   std::size_t left() const { return left_; }

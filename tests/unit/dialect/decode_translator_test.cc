@@ -443,6 +443,15 @@ TEST(DecodeTranslator, AnAbortedRoomIsOverWhenTheDummyThatOwesAnAnswerIsLost) {
   EXPECT_EQ(rig.translator().open_rooms(), 0U);
 }
 
+TEST(DecodeTranslator, AProcessThatWasStoppedFindsItsPeersAlive) {
+  DecodeRig rig;
+  const core::ReceiverId receiver = rig.grant(1);
+  rig.pass(milliseconds(100));
+  rig.stand_still(std::chrono::seconds(30));
+  EXPECT_EQ(rig.status(receiver), KvPoll::kTransferring);
+  EXPECT_EQ(rig.counter("sessions_ended"), 0U);
+}
+
 TEST(DecodeTranslator, WhileThePeerIsAwayItsRegistrationIsNotTakenForAConnection) {
   DecodeRig rig;
   rig.connects = false;
