@@ -45,6 +45,8 @@ std::optional<Words> words_of(Guard missing) {
       return Words{"success-at-own-done", "A sender succeeds at its own Done."};
     case Guard::kSourceHeld:
       return Words{"source-freed-early", "Source pages go while tickets still read them."};
+    case Guard::kOwedAfterClear:
+      return Words{"forgotten-at-clear", "A sender is forgotten when its caller clears it."};
     case Guard::kUnknownNotReposted:
       return Words{"unknown-reposted", "An unknown ticket's range is posted again."};
     case Guard::kUnknownUntilQuiet:

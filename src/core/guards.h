@@ -23,6 +23,7 @@ enum class Guard : std::uint8_t {
   kNoDoneAfterEnd,       // no Done of a room that failed or gave its source up
   kSuccessOnConsumed,    // a sender's success is Consumed from every grant
   kSourceHeld,           // source pages stay until no ticket reads them
+  kOwedAfterClear,       // a sender that was cleared stays until its writes have ended
   kUnknownNotReposted,   // an unknown ticket is never posted again under its grant
   kUnknownUntilQuiet,    // an unknown ticket is outstanding until it is quiet or fenced
   kPrefix,               // the sender is told of the prefix that decode has already

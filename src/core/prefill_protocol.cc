@@ -290,8 +290,11 @@ void PrefillProtocol::finish_if_consumed(PrefillRoom& room) {
 
 void PrefillProtocol::forget_if_over(SenderId sender) {
   PrefillRoom* room = find(sender);
-  if (room == nullptr || !room->is_terminal() || !room->cleared || !room->is_settled()) {
+  if (room == nullptr || !room->is_terminal() || !room->cleared) {
     return;
+  }
+  if (guards_.has(Guard::kOwedAfterClear) && !room->is_settled()) {
+    return;  // Its peers are owed Drained, its caller the source pages.
   }
   for (const auto& target : room->targets) {
     if (const auto found = records_.find(target->epoch); found != records_.end()) {
