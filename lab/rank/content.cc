@@ -1,5 +1,6 @@
 #include "lab/rank/content.h"
 
+#include <array>
 #include <cstring>
 
 namespace kvferry::lab {
@@ -43,6 +44,27 @@ std::uint64_t wrong_bytes(std::span<const std::byte> page, const PageName& name)
     if (word_at(page, offset) != mix(seed + name.first_offset + offset)) wrong += kWord;
   }
   return wrong;
+}
+
+std::uint64_t foreign_bytes(std::span<const std::byte> page, const PageName& name,
+                            std::byte paint) {
+  const std::uint64_t seed = seed_of(name);
+  std::uint64_t painted = 0;
+  std::memset(&painted, std::to_integer<int>(paint), sizeof painted);
+  std::uint64_t foreign = 0;
+  for (std::size_t offset = 0; offset + kWord <= page.size(); offset += kWord) {
+    const std::uint64_t word = word_at(page, offset);
+    if (word == painted) continue;
+    const std::uint64_t own = mix(seed + name.first_offset + offset);
+    if (word == own) continue;
+    std::array<std::byte, kWord> bytes{};
+    std::memcpy(bytes.data(), &own, kWord);
+    for (std::size_t i = 0; i < kWord; ++i) {
+      const std::byte is = page[offset + i];
+      foreign += is != bytes[i] && is != paint ? 1 : 0;
+    }
+  }
+  return foreign;
 }
 
 std::uint64_t unpainted_bytes(std::span<const std::byte> page, std::byte paint) {

@@ -15,6 +15,9 @@ namespace {
 
 using What = MessageFault::What;
 
+// By What.
+constexpr std::string_view kFates[] = {"dropped", "duplicated", "held"};
+
 template <std::size_t... kIndex>
 std::vector<std::string> kinds_of(std::index_sequence<kIndex...>) {
   return {std::string(
@@ -141,10 +144,10 @@ class FaultyLink final : public net::ControlLink {
     for (std::size_t i = 0; i < frame.messages.size(); ++i) {
       const std::string_view kind = wire::kind_name(frame.messages[i]);
       const auto fate = faults_.judge(kind, incoming);
-      note(frame.messages[i], incoming, frame.session, fate);
       wire::Frame single = frame;
       single.messages = {frame.messages[i]};
       if (frame.sequence != 0) single.sequence = frame.sequence + i;
+      note(single, incoming, fate ? kFates[static_cast<std::size_t>(*fate)] : "");
       parts.untouched = parts.untouched && !fate;
       if (!fate || fate == What::kDuplicate) parts.passed.push_back(single);
       if (fate == What::kDuplicate) parts.passed.push_back(single);
@@ -153,19 +156,32 @@ class FaultyLink final : public net::ControlLink {
     return parts;
   }
 
-  void note(const wire::Message& message, bool incoming, SessionEpoch session,
-            std::optional<What> fate) {
+  // Of one message.
+  void note(const wire::Frame& single, bool incoming, std::string_view fate) {
     if (journal_ == nullptr) return;
-    constexpr std::string_view kFates[] = {"dropped", "duplicated", "held"};
+    const wire::Message& message = single.messages.front();
     router::JsonObject line = Journal::line("message");
     line.text("way", incoming ? "in" : "out")
         .text("kind", wire::kind_name(message))
-        .integer("session", static_cast<std::int64_t>(session.value()));
+        .integer("session", static_cast<std::int64_t>(single.session.value()));
+    if (single.sequence != 0) line.integer("number", static_cast<std::int64_t>(single.sequence));
     if (const auto* reply = std::get_if<wire::HelloReply>(&message)) {
       line.integer("opens", static_cast<std::int64_t>(reply->epoch.value()));
     }
-    if (fate) line.text("fate", kFates[static_cast<std::size_t>(*fate)]);
+    std::visit(
+        [&](const auto& body) {
+          if constexpr (requires { body.generation; }) {
+            line.integer("slot", body.slot.value())
+                .integer("generation", static_cast<std::int64_t>(body.generation.value()));
+          }
+        },
+        message);
+    if (!fate.empty()) line.text("fate", fate);
     journal_->append(line);
+  }
+
+  void note_released(const std::vector<std::uint8_t>& bytes, bool incoming) {
+    if (const auto single = wire::decode(bytes)) note(*single, incoming, "released");
   }
 
   void receive(net::LinkEvent event, std::vector<net::LinkEvent>& events) {
@@ -199,9 +215,13 @@ class FaultyLink final : public net::ControlLink {
       shuffle(held_in_, prng);
     }
     for (Outgoing& out : std::exchange(held_out_, {})) {
+      note_released(out.bytes, false);
       inner_->send(out.peer, std::move(out.bytes), out.priority);
     }
     released_in_ = std::exchange(held_in_, {});
+    for (const net::LinkEvent& event : released_in_) {
+      note_released(std::get<net::LinkFrame>(event).bytes, true);
+    }
   }
 
   template <typename T>

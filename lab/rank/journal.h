@@ -2,20 +2,31 @@
 // clock that all processes of a host share ("ns") and what happened ("at"). A line is one write(2),
 // so that what a process did before it was killed is there. lab/rig/checker.h reads it; the kinds:
 //
-//   start     role, instance, components   a process life begins; components: its first so many
-//                                       regions have an item for each page
+//   start     role, instance, components, source_hold_ms   a process life begins; components: its
+//                                       first so many regions have an item for each page;
+//                                       source_hold_ms: after which a failed room's source pages
+//                                       are given up
 //   granted   room, binding, pages      pages left the pool for a room
-//   returned  room, binding, pages      and came back
+//   returned  room, binding, pages, foreign   and came back; foreign, of a room of decode that
+//                                       failed: bytes that are neither as they were granted nor
+//                                       its sender's
 //   spoiled   page, bytes               a page that lay in the pool was written to
-//   slot      session, slot, generation, page   the transport opened a slot; page: its first
+//   slot      session, slot, generation, page, grant   the transport opened a slot; page: its first
 //   fence, fenced   grant
 //   landed    session, slot, generation, region, page, offset, bytes
+//   posted    session, slot, generation, writes, pages   the transport was given writes under a
+//                                       peer's grant, which read these pages
+//   written   session, slot, generation, settled, unknown, quiet   so many of them landed or were
+//                                       refused; are unknown; are so no more, and over
 //   status    room, binding, status
 //   end       room, binding, status and on failure code, where, what, peer, rank, state, after_ms;
 //             on decode's success wrong_bytes
 //   call      name, us                  an engine-side call that took longer than 5 ms
-//   message   way, kind, session, opens  of the control link, where --messages is set; opens: the
-//                                       session that a hello's reply names
+//   message   way, kind, session, number, slot, generation, opens, fate  of the control link, where
+//                                       --messages is set; number: in its session, the same when it
+//                                       is said again; slot and generation: of the grant that it
+//                                       names; opens: the session that a hello's reply names; fate:
+//                                       dropped, duplicated, held or, later, released by a fault
 #pragma once
 
 #include <string>

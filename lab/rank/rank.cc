@@ -38,6 +38,7 @@ Rank::Rank(const RankSettings& settings, Journal journal, RankPages pages)
     : settings_(settings),
       journal_(std::move(journal)),
       pages_(std::move(pages)),
+      writes_(journal_),
       calls_(journal_) {}
 
 Rank::~Rank() = default;
@@ -50,12 +51,13 @@ Status Rank::start() {
   journal_.append(Journal::line("start")
                       .text("role", settings_.role)
                       .text("instance", settings_.instance)
-                      .integer("components", pages_.components()));
+                      .integer("components", pages_.components())
+                      .integer("source_hold_ms", settings_.options.source_hold_timeout_ms));
   auto manager = runtime::ManagerState::create_manager(
       std::move(args), field_options(settings_.options),
       [this](const data_plane::TransportConfig& config, data_plane::CompletionSink& sink) {
-        auto made =
-            make_watched_transport(settings_.options.transport, config, sink, journal_, routes_);
+        auto made = make_watched_transport(settings_.options.transport, config, sink, journal_,
+                                           routes_, writes_);
         const auto blob = made ? data_plane::parse_blob((*made)->local_blob()) : std::nullopt;
         if (blob && !blob->host.empty()) {
           data_endpoint_ = net::format_endpoint(blob->host, blob->port);

@@ -19,6 +19,7 @@
 #include "lab/rank/rank_rooms.h"
 #include "lab/rank/rank_settings.h"
 #include "lab/rank/routes.h"
+#include "lab/rank/write_watch.h"
 
 namespace kvferry::lab {
 
@@ -65,6 +66,7 @@ class Rank {
   RankPages pages_;
   Routes routes_;
   MessageFaults faults_;
+  WriteWatch writes_;
   Output output_;
   CallTimes calls_;
   std::string data_endpoint_;

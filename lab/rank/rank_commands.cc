@@ -10,6 +10,7 @@
 //   pair    registry            keeps sessions to all its prefill ranks
 //   route   from, to            where an endpoint is really dialled
 //   fault   kind, way, what, [k, count]     way: in, out; what: drop, duplicate, hold
+//   fail_write                  one write ends in an error ("struck"), the others go on
 //   mend                        no fault holds any more
 //   release [seed]              what is held goes on
 //   twins   first, count        each room is opened twice at once; answered when all are judged
@@ -156,6 +157,8 @@ bool Rank::answer_at_once(JsonView command) {
     fault.first = whole(command, "k", 1);
     fault.count = whole(command, "count", 1);
     answer(command, faults_.add(std::move(fault)));
+  } else if (what == "fail_write") {
+    answer(command, {}, JsonObject().boolean("struck", writes_.fail_one()));
   } else if (what == "mend") {
     faults_.mend();
     answer(command, {});
@@ -203,6 +206,7 @@ void Rank::report(JsonView command) {
       .integer("threads", entries_of("/proc/self/task"))
       .integer("descriptors", entries_of("/proc/self/fd"))
       .integer("struck", static_cast<std::int64_t>(faults_.struck()))
+      .integer("writes", static_cast<std::int64_t>(writes_.running()))
       .raw("calls", calls_json(calls_.figures()))
       .raw("pairs", pairs_json(*manager_))
       .raw("metrics", metrics_json(*manager_))

@@ -166,18 +166,33 @@ void RankPages::fill(std::span<const PageIndex> pages, RoomId room, Binding bind
   }
 }
 
-std::uint64_t RankPages::wrong(std::span<const PageIndex> pages, RoomId room,
-                               Binding binding) const {
+template <typename Count>
+std::uint64_t RankPages::add_up(std::span<const PageIndex> pages, RoomId room, Binding binding,
+                                Count count) const {
   const std::uint32_t first = part_.rank.pp_rank * components();
-  std::uint64_t wrong = 0;
+  std::uint64_t sum = 0;
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     for (std::uint32_t component = 0; component < components(); ++component) {
       for_each_stretch(component, pages[i], [&](std::span<std::byte> bytes, std::uint64_t offset) {
-        wrong += wrong_bytes(bytes, PageName{room, binding, first + component, i, offset});
+        sum += count(bytes, PageName{room, binding, first + component, i, offset});
       });
     }
   }
-  return wrong;
+  return sum;
+}
+
+std::uint64_t RankPages::wrong(std::span<const PageIndex> pages, RoomId room,
+                               Binding binding) const {
+  return add_up(pages, room, binding, [](std::span<const std::byte> bytes, const PageName& name) {
+    return wrong_bytes(bytes, name);
+  });
+}
+
+std::uint64_t RankPages::foreign(std::span<const PageIndex> pages, RoomId room,
+                                 Binding binding) const {
+  return add_up(pages, room, binding, [](std::span<const std::byte> bytes, const PageName& name) {
+    return foreign_bytes(bytes, name, kGranted);
+  });
 }
 
 std::map<std::uint32_t, std::uint64_t> RankPages::take_spoiled() {

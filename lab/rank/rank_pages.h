@@ -45,6 +45,8 @@ class RankPages {
 
   void fill(std::span<const PageIndex> pages, RoomId room, Binding binding);
   std::uint64_t wrong(std::span<const PageIndex> pages, RoomId room, Binding binding) const;
+  // Bytes of a room's granted pages that are neither painted nor what its sender had there.
+  std::uint64_t foreign(std::span<const PageIndex> pages, RoomId room, Binding binding) const;
   // Bytes of free pages that somebody wrote to since they came back, by page; they are painted
   // again. take() looks, too, and remembers for the next call.
   std::map<std::uint32_t, std::uint64_t> take_spoiled();
@@ -62,6 +64,10 @@ class RankPages {
   // Each stretch of the page that is one in the model's page, too.
   template <typename Visit>
   void for_each_stretch(std::uint32_t component, PageIndex page, Visit visit) const;
+  // Adds up what count(bytes, name) says of each stretch of the room's pages.
+  template <typename Count>
+  std::uint64_t add_up(std::span<const PageIndex> pages, RoomId room, Binding binding,
+                       Count count) const;
   void paint(PageIndex page, std::byte with);
   void inspect(PageIndex page);
 

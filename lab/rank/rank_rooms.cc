@@ -117,6 +117,9 @@ bool RankRooms::clear(const RoomName& name) {
   const auto found = live_.find(name);
   if (found == live_.end()) return false;
   Room& room = *found->second;
+  if (is_terminal(room.sender ? room.sender->poll() : room.receiver->poll())) {
+    return false;  // tick() sees its end, and drops the handle then
+  }
   calls_.measure("clear", [&] { room.sender ? room.sender->clear() : room.receiver->clear(); });
   return true;
 }
@@ -169,7 +172,9 @@ void RankRooms::tick() {
     const bool quiet =
         ended != quiet_.end() ? ended->second : lives != live_.end() && lives->second->order.quiet;
     if (ended != quiet_.end()) quiet_.erase(ended);
-    take_back(name, released.pages, released.aux_slot, quiet);
+    const bool looked_at = !quiet && manager_.args().role == Role::kDecode;
+    take_back(name, released.pages, released.aux_slot, quiet,
+              looked_at ? pages_.foreign(released.pages, released.room, released.binding) : 0);
   }
   while (!waiting_.empty()) {
     const auto first = live_.find(waiting_.front());
@@ -236,8 +241,8 @@ void RankRooms::end(Room& room) {
 }
 
 void RankRooms::take_back(const RoomName& name, const std::vector<PageIndex>& pages,
-                          std::int64_t aux, bool quiet) {
-  if (!quiet) note_pages("returned", name, pages);
+                          std::int64_t aux, bool quiet, std::uint64_t foreign) {
+  if (!quiet) note_pages("returned", name, pages, foreign);
   pages_.give_back(pages, quiet);
   pages_.give_back_aux(aux);
   free_pages_.store(pages_.free_pages(), std::memory_order_relaxed);
@@ -248,11 +253,13 @@ void RankRooms::take_back(const RoomName& name, const std::vector<PageIndex>& pa
 }
 
 void RankRooms::note_pages(std::string_view at, const RoomName& name,
-                           const std::vector<PageIndex>& pages) {
+                           const std::vector<PageIndex>& pages, std::uint64_t foreign) {
   std::vector<std::string> numbers;
   for (const PageIndex page : pages) numbers.push_back(std::to_string(page.value()));
   router::JsonObject line = Journal::line(at);
-  journal_.append(add_name(line, name).raw("pages", router::json_array(numbers)));
+  add_name(line, name).raw("pages", router::json_array(numbers));
+  if (foreign > 0) line.integer("foreign", static_cast<std::int64_t>(foreign));
+  journal_.append(line);
 }
 
 router::JsonObject RankRooms::inspect() {

@@ -46,7 +46,7 @@ class RankRooms {
 
   // Takes pages now or, in order, when there are enough.
   void open(RoomOrder order);
-  // False: no such room lives.
+  // False: no such room lives, or it is over.
   bool send(const RoomName& name);
   bool abort(const RoomName& name);
   bool clear(const RoomName& name);
@@ -93,8 +93,10 @@ class RankRooms {
   void advance(Room& room, KvPoll status);
   void end(Room& room);
   void take_back(const RoomName& name, const std::vector<PageIndex>& pages, std::int64_t aux,
-                 bool quiet);
-  void note_pages(std::string_view at, const RoomName& name, const std::vector<PageIndex>& pages);
+                 bool quiet, std::uint64_t foreign = 0);
+  // foreign: see Journal.
+  void note_pages(std::string_view at, const RoomName& name, const std::vector<PageIndex>& pages,
+                  std::uint64_t foreign = 0);
 
   KvManager& manager_;
   RankPages& pages_;

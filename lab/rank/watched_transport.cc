@@ -24,14 +24,17 @@ router::JsonObject& add_slot(router::JsonObject& line, SessionEpoch session, Gra
 
 class WatchedSink final : public CompletionSink {
  public:
-  WatchedSink(CompletionSink& inner, Journal& journal) : inner_(inner), journal_(journal) {}
+  WatchedSink(CompletionSink& inner, Journal& journal, WriteWatch& writes)
+      : inner_(inner), journal_(journal), writes_(writes) {
+    writes_.set_sink(inner);
+  }
 
   void writes_completed(
       std::span<const data_plane::WriteCompletion> completions) noexcept override {
-    inner_.writes_completed(completions);
+    writes_.completed(completions);
   }
   void writes_quiet(SessionEpoch session, std::span<const TicketId> tickets) noexcept override {
-    inner_.writes_quiet(session, tickets);
+    writes_.quiet(session, tickets);
   }
   void writes_landed(std::span<const Landing> landings) noexcept override {
     for (const Landing& landing : landings) note("landed", landing);
@@ -71,13 +74,18 @@ class WatchedSink final : public CompletionSink {
 
   CompletionSink& inner_;
   Journal& journal_;
+  WriteWatch& writes_;
 };
 
 class WatchedTransport final : public data_plane::Transport {
  public:
   WatchedTransport(std::unique_ptr<WatchedSink> sink, std::unique_ptr<Transport> inner,
-                   Journal& journal, const Routes& routes)
-      : sink_(std::move(sink)), inner_(std::move(inner)), journal_(journal), routes_(routes) {}
+                   Journal& journal, const Routes& routes, WriteWatch& writes)
+      : sink_(std::move(sink)),
+        inner_(std::move(inner)),
+        journal_(journal),
+        routes_(routes),
+        writes_(writes) {}
 
   data_plane::TransportProperties properties() const override { return inner_->properties(); }
   std::vector<std::string_view> offers() const override { return inner_->offers(); }
@@ -85,6 +93,7 @@ class WatchedTransport final : public data_plane::Transport {
   std::vector<data_plane::PathReport> paths() const override { return inner_->paths(); }
   std::vector<std::uint8_t> local_blob() const override { return inner_->local_blob(); }
   Status register_regions(std::span<const Region> regions) override {
+    writes_.set_regions(regions);
     return inner_->register_regions(regions);
   }
   Status unregister_regions(data_plane::Unregister how) override {
@@ -112,6 +121,7 @@ class WatchedTransport final : public data_plane::Transport {
     inner_->fence(grant);
   }
   void post(SessionEpoch session, std::span<const layout::Write> writes) override {
+    writes_.posted(session, writes);
     inner_->post(session, writes);
   }
   void give_up(SessionEpoch session, GrantSlot slot, Generation generation) override {
@@ -136,17 +146,19 @@ class WatchedTransport final : public data_plane::Transport {
   std::unique_ptr<Transport> inner_;
   Journal& journal_;
   const Routes& routes_;
+  WriteWatch& writes_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<data_plane::Transport>> make_watched_transport(
     std::string_view name, const data_plane::TransportConfig& config, CompletionSink& sink,
-    Journal& journal, const Routes& routes) {
-  auto watched = std::make_unique<WatchedSink>(sink, journal);
+    Journal& journal, const Routes& routes, WriteWatch& writes) {
+  auto watched = std::make_unique<WatchedSink>(sink, journal, writes);
   auto inner = data_plane::make_transport(name, config, *watched);
   if (!inner) return tl::unexpected(inner.error());
-  return std::make_unique<WatchedTransport>(std::move(watched), std::move(*inner), journal, routes);
+  return std::make_unique<WatchedTransport>(std::move(watched), std::move(*inner), journal, routes,
+                                            writes);
 }
 
 }  // namespace kvferry::lab

@@ -46,6 +46,20 @@ TEST(RankPages, AFillIsRightForItsRoomAlone) {
   EXPECT_EQ(pages->wrong(taken, kRoom, kBinding), 8U);
 }
 
+TEST(RankPages, GrantedPagesHoldTheirPaintOrWhatTheirSenderHad) {
+  auto pages = RankPages::make(4, kPageBytes, 2);
+  const auto taken = *pages->take(2, 1, false);
+  EXPECT_EQ(pages->foreign(taken, kRoom, kBinding), 0U);
+  pages->fill(std::vector{taken[0]}, kRoom, kBinding);
+  EXPECT_EQ(pages->foreign(taken, kRoom, kBinding), 0U);
+  EXPECT_GT(pages->foreign(taken, RoomId(8), kBinding), kPageBytes / 2);
+  const std::byte own = byte_of(*pages, taken[0]);
+  byte_of(*pages, taken[0]) = kGranted;
+  EXPECT_EQ(pages->foreign(taken, kRoom, kBinding), 0U) << "a word that half has come";
+  byte_of(*pages, taken[0]) = own ^ std::byte{1};
+  EXPECT_EQ(pages->foreign(taken, kRoom, kBinding), 1U);
+}
+
 TEST(RankPages, AWriteToAFreePageIsSeenOnce) {
   auto pages = RankPages::make(4, kPageBytes, 2);
   pages->give_back(*pages->take(4, 1, false), false);
