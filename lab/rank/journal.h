@@ -2,10 +2,10 @@
 // clock that all processes of a host share ("ns") and what happened ("at"). A line is one write(2),
 // so that what a process did before it was killed is there. lab/rig/checker.h reads it; the kinds:
 //
-//   start     role, instance, components, source_hold_ms   a process life begins; components: its
-//                                       first so many regions have an item for each page;
-//                                       source_hold_ms: after which a failed room's source pages
-//                                       are given up
+//   start     role, instance, components, source_hold_ms, messages   a process life begins;
+//                                       components: its first so many regions have an item for each
+//                                       page; source_hold_ms: after which a failed room's source
+//                                       pages are given up; messages: whether they are kept
 //   granted   room, binding, pages      pages left the pool for a room
 //   returned  room, binding, pages, foreign   and came back; foreign, of a room of decode that
 //                                       failed: bytes that are neither as they were granted nor

@@ -52,7 +52,8 @@ Status Rank::start() {
                       .text("role", settings_.role)
                       .text("instance", settings_.instance)
                       .integer("components", pages_.components())
-                      .integer("source_hold_ms", settings_.options.source_hold_timeout_ms));
+                      .integer("source_hold_ms", settings_.options.source_hold_timeout_ms)
+                      .boolean("messages", settings_.messages));
   auto manager = runtime::ManagerState::create_manager(
       std::move(args), field_options(settings_.options),
       [this](const data_plane::TransportConfig& config, data_plane::CompletionSink& sink) {

@@ -1,6 +1,8 @@
 // Joins the journals of a drill's processes and says which invariants of the rig do not hold:
 //
-//   I1  no byte lands in a page outside its owner's interval
+//   I1  no byte lands in a page outside its owner's interval; granted pages come back once their
+//       grant is fenced, source pages once no write that may still land reads them; a writer says
+//       that it is quiet (Drained) once it is
 //   I2  success implies full coverage and right content
 //   I3  each room ends exactly once at each participant, in time
 //   I4  pages, threads and descriptors are at baseline after the last room
@@ -36,6 +38,18 @@ struct ParticipantEnd {
   std::int64_t ns = 0;
 };
 
+// One writer's slot in a room's grant, as one rank of decode and the writer itself saw it. What
+// the writer did is known where its journal has messages.
+struct WriterRecord {
+  std::string life;                 // of the rank of decode
+  std::string writer;               // life of the rank of prefill, once it has posted
+  std::int64_t posted = 0;          // writes
+  std::int64_t drained = 0;         // times that decode was told of its end
+  std::int64_t drained_copies = 0;  // with those that were said again
+  std::int64_t drained_ns = 0;      // when it first was
+  bool heard_abort = false;         // the writer, of decode
+};
+
 struct JournalVerdict {
   std::vector<Finding> findings;
   std::uint64_t landings = 0;
@@ -46,6 +60,10 @@ struct JournalVerdict {
   std::uint64_t foreign_messages = 0;
   // Of every room (number and binding), in no order.
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<ParticipantEnd>> ends;
+  // Of every room that was granted, by its slots in the order of the journals.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<WriterRecord>> writers;
+  // Of every room: when it got its pages, by life.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::map<std::string, std::int64_t>> granted;
 };
 
 // journals: by name of the life. deadline_ms: within which a room must have ended; 0: any time.
@@ -59,6 +77,13 @@ Result<JournalVerdict> check_journals(const std::map<std::string, std::filesyste
 std::vector<Finding> judge_span(const JournalVerdict& verdict, std::int64_t room,
                                 std::int64_t binding, const std::vector<std::string>& lives,
                                 double apart_ms);
+
+// I3 of a failed room's writers: each of these ranks of decode that had granted it pages heard of
+// so many writers that they are quiet, once of each. (One whose sender is over when it hears
+// decode's Abort answers that with the same word, which changes nothing any more.)
+std::vector<Finding> judge_drained(const JournalVerdict& verdict, std::int64_t room,
+                                   std::int64_t binding, const std::vector<std::string>& lives,
+                                   std::size_t writers);
 
 // What a rank holds, from its answer to "status".
 struct Census {

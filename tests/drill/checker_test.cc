@@ -169,6 +169,175 @@ TEST_F(CheckerTest, RegionsOfAllLayersHavePages) {
   EXPECT_THAT(invariants(), ElementsAre("I1"));
 }
 
+// Room 1 is granted page 3 under grant 4 and written to by session 9, and fails.
+constexpr const char* kGranted = R"({"ns":100,"at":"granted","room":1,"binding":1,"pages":[3]}
+{"ns":110,"at":"slot","session":9,"slot":0,"generation":1,"page":3,"grant":4}
+)";
+constexpr const char* kFenced = R"({"ns":130,"at":"fenced","grant":4}
+)";
+constexpr const char* kReturned = R"({"ns":140,"at":"returned","room":1,"binding":1,"pages":[3]}
+)";
+std::string drained(std::int64_t ns, const std::string& way, std::int64_t number) {
+  return R"({"ns":)" + std::to_string(ns) + R"(,"at":"message","way":")" + way +
+         R"(","kind":"drained","session":9,"number":)" + std::to_string(number) +
+         R"(,"slot":0,"generation":1})" + "\n";
+}
+
+TEST_F(CheckerTest, GrantedPagesComeBackThroughTheirFence) {
+  write("d0#1", std::string(kGranted) + kFenced + kReturned);
+  EXPECT_THAT(invariants(), IsEmpty());
+  write("d0#1", std::string(kGranted) + kReturned + kFenced);
+  EXPECT_THAT(invariants(), ElementsAre("I1"));
+}
+
+TEST_F(CheckerTest, PagesThatHoldWhatIsNotTheirSenders) {
+  write("d0#1", std::string(kGranted) + kFenced +
+                    R"({"ns":140,"at":"returned","room":1,"binding":1,"pages":[3],"foreign":8})"
+                    "\n");
+  EXPECT_THAT(invariants(), ElementsAre("I1"));
+}
+
+// Of page 5, which room 1 has at its writer.
+std::string source(std::string_view then, std::int64_t hold_ms = 1'000) {
+  return R"({"ns":1,"at":"start","role":"prefill","instance":"p","components":2,)"
+         R"("source_hold_ms":)" +
+         std::to_string(hold_ms) + R"(,"messages":true}
+{"ns":100,"at":"granted","room":1,"binding":1,"pages":[5]}
+{"ns":110,"at":"posted","session":9,"slot":0,"generation":1,"writes":2,"pages":[5]}
+{"ns":120,"at":"end","room":1,"binding":1,"status":"Failed","code":"aborted","what":"by decode"}
+)" + std::string(then);
+}
+constexpr const char* kSourceReturned =
+    R"({"ns":140,"at":"returned","room":1,"binding":1,"pages":[5]}
+)";
+std::string written(int settled, int unknown, int quiet) {
+  return R"({"ns":130,"at":"written","session":9,"slot":0,"generation":1,"settled":)" +
+         std::to_string(settled) + R"(,"unknown":)" + std::to_string(unknown) + R"(,"quiet":)" +
+         std::to_string(quiet) + "}\n";
+}
+constexpr const char* kFencedHeard =
+    R"({"ns":135,"at":"message","way":"in","kind":"fenced","session":9,"slot":0,"generation":1}
+)";
+
+TEST_F(CheckerTest, SourcePagesComeBackWhenNothingReadsThem) {
+  for (const std::string& then :
+       {written(2, 0, 0), written(1, 1, 0) + written(0, 0, 1), std::string(kFencedHeard)}) {
+    write("p0#1", source(then + kSourceReturned));
+    EXPECT_THAT(invariants(), IsEmpty()) << then;
+  }
+  for (const std::string& then : {std::string(), written(1, 0, 0), written(1, 1, 0)}) {
+    write("p0#1", source(then + kSourceReturned));
+    EXPECT_THAT(invariants(), ElementsAre("I1")) << then;
+  }
+}
+
+// The core may post once more what was refused before it comes to the word of the fence.
+TEST_F(CheckerTest, AFenceThatWasHeardHoldsForWhatIsPostedLater) {
+  write("p0#1", source(kFencedHeard + written(2, 0, 0) +
+                       R"({"ns":136,"at":"posted","session":9,"slot":0,"generation":1,)"
+                       R"("writes":1,"pages":[5]})"
+                       "\n" +
+                       kSourceReturned));
+  EXPECT_THAT(invariants(), IsEmpty());
+}
+
+// Who keeps no messages can't tell whether a fence was heard of.
+TEST_F(CheckerTest, SourcePagesAreJudgedWhereMessagesAreKept) {
+  std::string journal = source(kSourceReturned);
+  journal.replace(journal.find("true"), 4, "false");
+  write("p0#1", journal);
+  EXPECT_THAT(invariants(), IsEmpty());
+}
+
+// The word of another grant's fence says nothing of this one, and one that was held back nothing
+// yet.
+TEST_F(CheckerTest, TheFenceIsThatOfTheGrantAndWasHeard) {
+  for (
+      const char* heard :
+      {R"({"ns":135,"at":"message","way":"in","kind":"fenced","session":9,"slot":1,"generation":1})",
+       R"({"ns":135,"at":"message","way":"in","kind":"fenced","session":9,"slot":0,"generation":1,)"
+       R"("fate":"held"})"}) {
+    write("p0#1", source(std::string(heard) + "\n" + kSourceReturned));
+    EXPECT_THAT(invariants(), ElementsAre("I1")) << heard;
+  }
+}
+
+TEST_F(CheckerTest, SourcePagesThatAreGivenUpComeBackLongAfterTheEnd) {
+  const std::string late = R"({"ns":1000000140,"at":"returned","room":1,"binding":1,"pages":[5]})"
+                           "\n";
+  write("p0#1", source(late));
+  EXPECT_THAT(invariants(), IsEmpty());
+  write("p0#1", source(late, 2'000));
+  EXPECT_THAT(invariants(), ElementsAre("I1"));
+}
+
+TEST_F(CheckerTest, AWriteThatReadsAFreePage) {
+  write("p0#1", source(written(2, 0, 0) + kSourceReturned +
+                       R"({"ns":150,"at":"posted","session":9,"slot":0,"generation":2,)"
+                       R"("writes":1,"pages":[5]})"
+                       "\n"));
+  EXPECT_THAT(invariants(), ElementsAre("I1"));
+}
+
+TEST_F(CheckerTest, AWriterSaysThatItIsQuietOnceItIs) {
+  for (const std::string& before :
+       {written(2, 0, 0), written(1, 1, 0) + kFencedHeard, written(1, 1, 1)}) {
+    write("p0#1", source(before + drained(140, "out", 7)));
+    EXPECT_THAT(invariants(), IsEmpty()) << before;
+  }
+  // The fence ends what is unknown, and not what runs.
+  for (const std::string& before :
+       {written(1, 0, 0), written(1, 1, 0), std::string(kFencedHeard)}) {
+    write("p0#1", source(before + drained(140, "out", 7)));
+    EXPECT_THAT(invariants(), ElementsAre("I1")) << before;
+  }
+}
+
+TEST_F(CheckerTest, NothingLandsOnceItsWriterIsQuiet) {
+  const std::string landed =
+      R"({"ns":125,"at":"landed","session":9,"slot":0,"generation":1,"region":0,"page":3,)"
+      R"("offset":0,"bytes":8})"
+      "\n";
+  write("d0#1", kGranted + landed);
+  write("p0#1", source(written(2, 0, 0) + drained(140, "out", 7)));
+  EXPECT_THAT(invariants(), IsEmpty());
+  write("p0#1", source(written(2, 0, 0) + drained(120, "out", 7)));
+  EXPECT_THAT(invariants(), ElementsAre("I1"));
+}
+
+TEST_F(CheckerTest, EachWriterSaysItOnce) {
+  const auto judged = [this](const std::string& heard) {
+    write("d0#1", std::string(kGranted) + kFenced + kReturned + heard);
+    write("p0#1", source(written(2, 0, 0)));
+    const auto verdict = check_journals(journals_, 0);
+    return verdict ? judge_drained(*verdict, 1, 1, {"d0#1"}, 1).size() : 99;
+  };
+  EXPECT_EQ(judged(drained(150, "in", 7)), 0U);
+  EXPECT_EQ(judged(drained(150, "in", 7) + drained(160, "in", 7)), 0U) << "said again";
+  EXPECT_EQ(judged(drained(150, "in", 7) + drained(160, "in", 8)), 1U) << "said twice";
+  EXPECT_EQ(judged(""), 1U);
+  const auto verdict = check_journals(journals_, 0);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(judge_drained(*verdict, 1, 1, {"d0#1"}, 2).size(), 1U);
+  EXPECT_THAT(judge_drained(*verdict, 1, 1, {"d1#1"}, 1), IsEmpty()) << "it granted nothing";
+  // Of its own accord, and in answer to decode's Abort.
+  const std::string abort =
+      R"({"ns":145,"at":"message","way":"in","kind":"abort","session":9,"slot":0,"generation":1})"
+      "\n";
+  const std::string twice = drained(150, "in", 7) + drained(160, "in", 8);
+  for (const auto& [heard, findings] :
+       {std::pair{twice, 0U}, std::pair{twice + drained(170, "in", 9), 1U}}) {
+    write("d0#1", std::string(kGranted) + kFenced + kReturned + heard);
+    write("p0#1", source(abort + written(2, 0, 0)));
+    const auto again = check_journals(journals_, 0);
+    EXPECT_EQ(judge_drained(*again, 1, 1, {"d0#1"}, 1).size(), findings) << heard;
+  }
+  const auto& records = verdict->writers.at({1, 1});
+  ASSERT_EQ(records.size(), 1U);
+  EXPECT_EQ(records[0].writer, "p0#1");
+  EXPECT_EQ(records[0].posted, 2);
+}
+
 TEST_F(CheckerTest, MessagesOfAFormerLife) {
   write("p0#2", R"({"ns":1,"at":"message","way":"in","kind":"hello","session":0}
 {"ns":2,"at":"message","way":"out","kind":"hello_reply","session":0,"opens":7}
