@@ -31,7 +31,9 @@ bool PrefillProtocol::run_due_timer() {
     return false;
   }
   if (PrefillRoom* room = find(key->sender)) {
-    if (key->kind == TimerKind::kRoom) {
+    if (key->kind == TimerKind::kRoom && room->torn) {
+      fail_room(*room, *room->torn);
+    } else if (key->kind == TimerKind::kRoom) {
       fail_room(*room, Failure{FailureCode::kRoomTimeout,
                                FailureWhere::kLocal,
                                fmt::format("no end of {} by its deadline, waiting for {}",

@@ -128,6 +128,7 @@ class PrefillProtocol final : public RoleProtocol {
   void publish_landed_bytes(SenderId sender);
   void repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked);
   void settle_ticket(SessionRecord& record, Target* target, PrefillRoom* room, TicketId ticket);
+  void await_word_of_torn(PrefillRoom& room, Failure cause);
   void unknown(TrackedWrite& tracked, bool torn, SessionRecord& record, PrefillRoom* room,
                Target* target);
   bool may_commit(const PrefillRoom& room, const Target& target) const;

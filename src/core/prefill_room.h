@@ -65,6 +65,7 @@ class PrefillRoom {
   Instant deadline;
   KvPoll status = KvPoll::kBootstrapping;
   std::optional<Failure> cause;
+  std::optional<Failure> torn;  // its cause, unless decode names another one by the deadline
 
   bool initialized = false;
   std::uint32_t page_count = 0;

@@ -168,19 +168,22 @@ void PrefillProtocol::unknown(TrackedWrite& tracked, bool torn, SessionRecord& r
   }
   tracked.unknown = true;
   if (room != nullptr && !room->is_terminal()) {
-    // Decode saw a torn one itself and has failed the room for it: the same first cause.
-    fail_room(*room,
-              Failure{torn ? FailureCode::kWriteTorn : FailureCode::kWriteUnknown,
-                      FailureWhere::kPath,
-                      torn ? fmt::format("a write of {} bytes to item {} of region {} stopped in "
-                                         "the middle",
-                                         tracked.write.length, tracked.write.target_item,
-                                         tracked.write.target_region.value())
-                           : fmt::format("the outcome of a write of {} bytes is not known by its "
-                                         "deadline (write_timeout_ms {})",
-                                         tracked.write.length, options_.write_timeout_ms),
-                      {},
-                      -1});
+    Failure cause{torn ? FailureCode::kWriteTorn : FailureCode::kWriteUnknown,
+                  FailureWhere::kPath,
+                  torn ? fmt::format("a write of {} bytes to item {} of region {} stopped in "
+                                     "the middle",
+                                     tracked.write.length, tracked.write.target_item,
+                                     tracked.write.target_region.value())
+                       : fmt::format("the outcome of a write of {} bytes is not known by its "
+                                     "deadline (write_timeout_ms {})",
+                                     tracked.write.length, options_.write_timeout_ms),
+                  {},
+                  -1};
+    if (torn && config_.transport_class.target_executes_copy) {
+      await_word_of_torn(*room, std::move(cause));
+    } else {
+      fail_room(*room, std::move(cause));
+    }
   }
   if (target != nullptr) {
     target->has_unknown = true;
@@ -188,6 +191,19 @@ void PrefillProtocol::unknown(TrackedWrite& tracked, bool torn, SessionRecord& r
       settle_ticket(record, target, room, ticket);
     }
   }
+}
+
+// Who executes the copy knows why it stopped: it tore, for which decode has failed the room, or the
+// room had failed before and was fenced in mid-copy. Either way decode's Abort is on its way and
+// has the first cause. It is said again until it is acknowledged, or the session is over.
+void PrefillProtocol::await_word_of_torn(PrefillRoom& room, Failure cause) {
+  if (room.torn) {
+    return;
+  }
+  room.torn = std::move(cause);
+  timers_.cancel({TimerKind::kSlow, room.sender});
+  room.deadline = std::min(room.deadline, now_ + milliseconds(options_.session_grace_ms));
+  timers_.set({TimerKind::kRoom, room.sender}, room.deadline);
 }
 
 // The range was never claimed, so a new ticket may take it (rule 5). A fenced grant refuses that
@@ -258,7 +274,7 @@ void PrefillProtocol::settle_ticket(SessionRecord& record, Target* target, Prefi
 // source was held.
 bool PrefillProtocol::may_commit(const PrefillRoom& room, const Target& target) const {
   const bool waits = target.outstanding > 0 && guards_.has(Guard::kDoneAfterLanded);
-  if (!target.posted_all || waits || target.fenced) {
+  if (!target.posted_all || waits || target.fenced || target.has_unknown) {
     return false;
   }
   if (room.is_terminal()) {

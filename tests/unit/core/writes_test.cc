@@ -137,7 +137,7 @@ TEST_F(Writes, ATornOneFailsTheRoom) {
   expect_rest();
 }
 
-// The target's answer on a new lane may come before its Abort: the first cause is the same.
+// The target's answer on a lane may come before its Abort: the first cause is the same.
 TEST_F(Writes, ATornOneFailsBothEndsForTheSameCauseWhoeverHearsOfItFirst) {
   engines();
   const RoomPair pair = reach(Stage::kWriting);
@@ -146,6 +146,52 @@ TEST_F(Writes, ATornOneFailsBothEndsForTheSameCauseWhoeverHearsOfItFirst) {
   p().receive(
       WritesCompleted{{{epoch, write.ticket, layout::WriteOutcome::kUnknown, /*torn=*/true}}});
   world.run_for(10);
+  expect_status(p(), pair.sender, KvPoll::kTransferring);
+  d().receive(WriteTorn{layout::Landing{epoch, write.slot, write.generation, write.ticket,
+                                        write.target_region, write.target_item, 0, 8}});
+  world.run_for(10);
+  expect_failed(d(), pair.receiver, FailureCode::kWriteTorn);
+  expect_failed(p(), pair.sender, FailureCode::kWriteTorn);
+  EXPECT_EQ(p().cell(pair.sender).failure->where, FailureWhere::kPeer);
+}
+
+// A fence in mid-copy tears it, too: what ended the room at decode is the first cause here as well.
+TEST_F(Writes, OneThatAFenceTearsEndsForWhatTheGrantWasFencedFor) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  const layout::Write write = world.fabric().last_write().write;
+  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
+  const auto before = world.links().on_frame;
+  bool is_late = true;
+  world.links().on_frame = [&](const FrameOnLink& frame) {
+    const bool tells = frame.carries<wire::Abort>() || frame.carries<wire::Fenced>();
+    return is_late && tells ? FrameFate::kDrop : before ? before(frame) : FrameFate::kDeliver;
+  };
+  d().abort(pair.receiver);
+  p().receive(
+      WritesCompleted{{{epoch, write.ticket, layout::WriteOutcome::kUnknown, /*torn=*/true}}});
+  world.run_for(20);
+  expect_status(p(), pair.sender, KvPoll::kTransferring);
+  is_late = false;
+  world.run_for(500);
+  expect_failed(d(), pair.receiver, FailureCode::kAborted);
+  expect_failed(p(), pair.sender, FailureCode::kAborted);
+}
+
+// Nor is there a Done while decode's word is awaited, though every other write has landed and the
+// torn one is over.
+TEST_F(Writes, ATornOneIsNoSuccessWhoeverKeepsSilent) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  const layout::Write write = world.fabric().last_write().write;
+  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
+  p().receive(
+      WritesCompleted{{{epoch, write.ticket, layout::WriteOutcome::kUnknown, /*torn=*/true}}});
+  p().receive(WritesQuiet{epoch, {write.ticket}});
+  heal();
+  world.run_for(1'900);
+  expect_status(p(), pair.sender, KvPoll::kTransferring);
+  world.run_for(200);
   expect_failed(p(), pair.sender, FailureCode::kWriteTorn);
   EXPECT_NE(p().cell(pair.sender).failure->what.find("stopped in the middle"), std::string::npos);
   expect_failed(d(), pair.receiver, FailureCode::kWriteTorn);
