@@ -101,6 +101,10 @@ std::span<const Drill> all_drills();
 const Drill* find_drill(std::string_view name);
 
 Status run_page_reuse(DrillScene& scene);
+Status run_late_drained(DrillScene& scene);
+Status run_failed_write(DrillScene& scene);
+Status run_cleared_sender(DrillScene& scene);
+Status run_wanted_source(DrillScene& scene);
 Status run_silent_peer(DrillScene& scene);
 Status run_interleave(DrillScene& scene);
 Status run_restart(DrillScene& scene);
