@@ -197,6 +197,28 @@ TEST_F(Writes, ATornOneIsNoSuccessWhoeverKeepsSilent) {
   expect_failed(d(), pair.receiver, FailureCode::kWriteTorn);
 }
 
+// What it owes to its peers and its caller goes on when the handle is gone.
+TEST_F(Writes, AClearedSenderIsQuietWhenItsWritesAreOver) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  std::size_t drained = 0;
+  const auto before = world.links().on_frame;
+  world.links().on_frame = [&](const FrameOnLink& frame) {
+    drained += frame.carries<wire::Drained>() ? 1 : 0;
+    return before ? before(frame) : FrameFate::kDeliver;
+  };
+  p().clear(pair.sender);
+  d().abort(pair.receiver);
+  world.run_for(10);
+  ASSERT_GT(p().snapshot().tickets, 0U);
+  EXPECT_EQ(drained, 0U);
+  world.fabric().on_write = nullptr;
+  world.fabric().release_held();
+  world.run_for(50);
+  EXPECT_EQ(drained, 1U);
+  EXPECT_TRUE(p().pages_out().empty());
+}
+
 TEST_F(Writes, ATornOneSaysWhichPageAndHow) {
   engines();
   const RoomPair pair = reach(Stage::kWriting);
