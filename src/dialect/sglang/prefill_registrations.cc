@@ -181,7 +181,7 @@ void PrefillTranslator::close(Session& session, const std::string& why) {
   session.over = true;
   if (session.peer) {
     outputs_.emplace_back(VirtualPeerDown{*session.peer});
-    session.peer.reset();
+    part_from_peer(session);
   }
 }
 

@@ -23,12 +23,15 @@ PrefillTranslator::PrefillTranslator(PrefillTranslatorConfig config) : config_(s
 PrefillTranslator::~PrefillTranslator() = default;
 
 PrefillTranslator::Session* PrefillTranslator::find(PeerId peer) const {
-  for (const auto& [name, session] : sessions_) {
-    if (session->peer == peer) {
-      return session.get();
-    }
+  const auto found = by_peer_.find(peer);
+  return found == by_peer_.end() ? nullptr : found->second;
+}
+
+void PrefillTranslator::part_from_peer(Session& session) {
+  if (session.peer) {
+    by_peer_.erase(*session.peer);
+    session.peer.reset();
   }
-  return nullptr;
 }
 
 PrefillTranslator::Session* PrefillTranslator::find(const RankEndpoint& endpoint) const {
@@ -95,7 +98,9 @@ void PrefillTranslator::handle_dial(PeerId peer, const PeerAddress& address) {
     outputs_.emplace_back(VirtualPeerDown{peer});
     return;
   }
+  part_from_peer(*found->second);
   found->second->peer = peer;
+  by_peer_.emplace(peer, found->second.get());
   outputs_.emplace_back(VirtualPeerUp{peer});
 }
 
@@ -137,7 +142,7 @@ void PrefillTranslator::handle_endpoint_lost(const RankEndpoint& endpoint) {
 
 void PrefillTranslator::handle_hang_up(PeerId peer) {
   if (Session* session = find(peer)) {
-    session->peer.reset();
+    part_from_peer(*session);
     close(*session, "prefill ended the session");
   }
 }

@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -114,11 +115,13 @@ class PrefillTranslator final : public Translator {
   void send(const RankEndpoint& endpoint, Message message);
   void not_done(std::string_view counter, std::string what);
 
+  void part_from_peer(Session& session);
   Session* find(PeerId peer) const;
   Session* find(const RankEndpoint& endpoint) const;
 
   const PrefillTranslatorConfig config_;
   std::map<std::string, std::unique_ptr<Session>> sessions_;  // by SGLang's session id
+  std::unordered_map<PeerId, Session*> by_peer_;              // of those that the core has dialled
   std::vector<TranslatorOutput> outputs_;
   std::uint64_t next_key_ = 1;
   std::size_t open_rooms_ = 0;
