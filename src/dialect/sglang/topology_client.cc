@@ -73,9 +73,8 @@ class TopologyClient::Registry {
             return row.address.endpoint == endpoint;
           });
         });
-    // While it is being asked nothing is known of whom it will name.
-    if (concerned || asking_) {
-      ++version_;
+    ++version_;  // what is on its way may name the lost one, so it is used once and not kept
+    if (concerned) {
       topology_.reset();
       rows_.clear();
     }
@@ -128,9 +127,8 @@ class TopologyClient::Registry {
   std::condition_variable changed_;
   bool stopping_ = false;
   std::deque<Question> questions_;
-  // What it has said, of the present version.
+  // What it has said. The version rises with each loss of a peer.
   std::uint64_t version_ = 0;
-  bool asking_ = false;
   std::optional<Topology> topology_;
   std::map<std::uint32_t, Rows> rows_;  // by dp rank
   std::thread thread_;
@@ -141,7 +139,6 @@ void TopologyClient::Registry::run() {
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      asking_ = false;
       const auto has_news = [this] { return stopping_ || !questions_.empty(); };
       if (waiting.empty()) {
         changed_.wait(lock, has_news);
@@ -150,7 +147,6 @@ void TopologyClient::Registry::run() {
       }
       std::ranges::move(questions_, std::back_inserter(waiting));
       questions_.clear();
-      asking_ = true;
       if (stopping_) {
         break;
       }
