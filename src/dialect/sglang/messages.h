@@ -1,7 +1,7 @@
 // Every control message of SGLang's disaggregation (as SGLang 0.5.23 sends and reads them), as a
 // plain value. On the wire each is one ZeroMQ multipart message over PUSH/PULL, without version,
 // sender or authentication; codec.h translates. Field names follow SGLang's where the tree has no
-// word of its own; units are in the names. docs/sglang.md lists the frames of each kind.
+// word of its own; units are in the names. docs/sglang_dialect.md lists the frames of each kind.
 //
 // Values are what a peer said, with the checks of the codec behind them and no others: addresses
 // are not resolved, indices are not compared with any pool, and a number that fits its type may

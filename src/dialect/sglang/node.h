@@ -1,4 +1,4 @@
-// A manager whose peers are stock SGLang ranks (docs/adr/0015, docs/sglang.md): KvManager with the
+// A manager whose peers are stock SGLang ranks (docs/adr/0015, docs/sglang_dialect.md): KvManager with the
 // dialect's link around its own and a transport between processes of this host; a prefill rank is
 // registered at SGLang's bootstrap routes, a decode rank finds its rooms' prefill ranks there.
 //
