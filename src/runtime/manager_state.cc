@@ -250,10 +250,12 @@ Status ManagerState::start() {
   resolver_ = std::make_unique<BootstrapClient>(options_, registry_row(), *tokens_, *keys_,
                                                 *mailbox_, &threads_);
   if (wrap_resolver_) {
-    resolver_ = wrap_resolver_(std::move(resolver_),
-                               [mailbox = mailbox_.get()](core::PrefillResolved each) {
-                                 mailbox->push_reserved(std::move(each));
-                               });
+    resolver_ = wrap_resolver_(
+        std::move(resolver_),
+        [mailbox = mailbox_.get()](core::PrefillResolved each) {
+          mailbox->push_reserved(std::move(each));
+        },
+        threads_);
   }
   driver_ = std::make_unique<Driver>(
       Driver::Parts{options_, *protocol_, *link_, *mailbox_, *table_, *releases_, *resolver_,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/thread_roster.h"
 #include "core/action.h"
 #include "kvferry/options.h"
 #include "kvferry/status.h"
@@ -41,9 +42,10 @@ class PrefillResolver {
 };
 
 // Puts a resolver of the caller's own around the manager's. answer: where PrefillResolved goes,
-// from any thread; it lives as long as the manager.
+// from any thread; threads: where the resolver's own are listed. Both live as long as the manager.
 using ResolverWrapper = std::function<std::unique_ptr<PrefillResolver>(
-    std::unique_ptr<PrefillResolver> inner, std::function<void(core::PrefillResolved)> answer)>;
+    std::unique_ptr<PrefillResolver> inner, std::function<void(core::PrefillResolved)> answer,
+    ThreadRoster& threads)>;
 
 // Whether a registry may be asked: it is one of bootstrap_addresses or in bootstrap_allow, where
 // "*:port" allows every host at that port. Fails with kUnauthorized.

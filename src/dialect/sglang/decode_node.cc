@@ -90,8 +90,9 @@ Result<DecodeParts> make_decode_parts(const KvArgs& args, const Options& options
   }
   parts.wrap_resolver =
       [topology = std::move(topology)](
-          std::unique_ptr<runtime::PrefillResolver> inner,
-          TopologyClient::Answer answer) -> std::unique_ptr<runtime::PrefillResolver> {
+          std::unique_ptr<runtime::PrefillResolver> inner, TopologyClient::Answer answer,
+          ThreadRoster& threads) mutable -> std::unique_ptr<runtime::PrefillResolver> {
+    topology.threads = &threads;
     return std::make_unique<TopologyClient>(topology, std::move(inner), std::move(answer));
   };
   return parts;

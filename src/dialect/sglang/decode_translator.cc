@@ -4,19 +4,10 @@
 #include <algorithm>
 
 #include "dialect/sglang/decode_peer.h"
+#include "dialect/sglang/virtual_nonce.h"
 
 namespace kvferry::sglang {
 namespace {
-
-// The peer is in this process, so nothing has to be random; a nonce only has to be another one
-// each time.
-wire::Nonce nonce_of(std::uint64_t number) {
-  wire::Nonce nonce{};
-  for (std::size_t i = 0; i < sizeof(number); ++i) {
-    nonce[i] = static_cast<std::uint8_t>(number >> (8 * i));
-  }
-  return nonce;
-}
 
 // Longer than a turn of the driver lasts without one.
 constexpr Duration kPause = milliseconds(500);

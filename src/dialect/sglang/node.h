@@ -1,6 +1,7 @@
-// A manager whose peers are stock SGLang ranks (docs/adr/0015, docs/sglang_dialect.md): KvManager with the
-// dialect's link around its own and a transport between processes of this host; a prefill rank is
-// registered at SGLang's bootstrap routes, a decode rank finds its rooms' prefill ranks there.
+// A manager whose peers are stock SGLang ranks (docs/adr/0015, docs/sglang_dialect.md): KvManager
+// with the dialect's link around its own and a transport between processes of this host; a prefill
+// rank is registered at SGLang's bootstrap routes, a decode rank finds its rooms' prefill ranks
+// there.
 //
 // What differs for the caller from a manager between kvferry processes: SGLang has no binding, so
 // that rooms are opened with Binding{}; a room is 1 to 2^63 - 1; a sender's Success means that its

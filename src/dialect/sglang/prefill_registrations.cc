@@ -5,19 +5,10 @@
 #include <utility>
 
 #include "dialect/sglang/prefill_session.h"
+#include "dialect/sglang/virtual_nonce.h"
 
 namespace kvferry::sglang {
 namespace {
-
-// The peer is in this process, so nothing has to be random; a nonce only has to be another one
-// each time.
-wire::Nonce nonce_of(std::uint64_t number) {
-  wire::Nonce nonce{};
-  for (std::size_t i = 0; i < sizeof(number); ++i) {
-    nonce[i] = static_cast<std::uint8_t>(number >> (8 * i));
-  }
-  return nonce;
-}
 
 std::size_t page_regions(const LayoutShape& layout) {
   return static_cast<std::size_t>(

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread_roster.h"
 #include "dialect/sglang/sglang_json.h"
 
 namespace kvferry::sglang {
@@ -20,7 +21,11 @@ constexpr std::size_t kMaxShownBytes = 200;
 }  // namespace
 
 RouteRegistration::RouteRegistration(RouteRegistrationConfig config)
-    : config_(std::move(config)), client_(net::HttpClient::start()), thread_([this] { run(); }) {}
+    : config_(std::move(config)), client_(net::HttpClient::start()), thread_([this] {
+        enrol(nullptr, "kvf-routes", "registers at SGLang's bootstrap routes")->run([this] {
+          run();
+        });
+      }) {}
 
 RouteRegistration::~RouteRegistration() {
   {

@@ -46,7 +46,9 @@ class TopologyClient::Registry {
         config_(config),
         client_(client),
         answer_(answer),
-        thread_([this] { run(); }) {}
+        place_(enrol(config.threads, "kvf-topology",
+                     fmt::format("asks SGLang's registry at {} for prefill ranks", address_))),
+        thread_([this] { place_->run([this] { run(); }); }) {}
   ~Registry() { stop(); }
 
   // False: max_rooms questions wait.
@@ -122,6 +124,7 @@ class TopologyClient::Registry {
   const TopologyClientConfig& config_;
   net::HttpClient& client_;
   const Answer& answer_;
+  const ThreadPlacePtr place_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -140,11 +143,13 @@ void TopologyClient::Registry::run() {
     {
       std::unique_lock lock(mutex_);
       const auto has_news = [this] { return stopping_ || !questions_.empty(); };
+      place_->waits();
       if (waiting.empty()) {
         changed_.wait(lock, has_news);
       } else {
         changed_.wait_for(lock, kPause, [this] { return stopping_; });
       }
+      place_->works();
       std::ranges::move(questions_, std::back_inserter(waiting));
       questions_.clear();
       if (stopping_) {
@@ -192,7 +197,9 @@ Result<std::string> TopologyClient::Registry::fetch(net::HttpRequest request) {
   call.connect_timeout_ms = config_.options.http_try_timeout_ms;
   call.total_timeout_ms = config_.options.http_try_timeout_ms;
   call.max_body_bytes = kMaxAnswerBytes;
+  place_->waits();
   const Result<net::HttpResponse> answer = client_.fetch(std::move(call), std::move(request));
+  place_->works();
   if (!answer) {
     return refuse(FailureCode::kBootstrapFailed, answer.error().what);
   }

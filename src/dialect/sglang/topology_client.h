@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/layout_shape.h"
+#include "base/thread_roster.h"
 #include "kvferry/options.h"
 #include "net/http_client.h"
 #include "runtime/prefill_resolver.h"
@@ -32,6 +33,7 @@ struct TopologyClientConfig {
   LayoutShape layout;  // of this decode rank
   // As SGLang's decode compares it; none: not compared.
   std::optional<std::string> kv_cache_dtype;
+  ThreadRoster* threads = nullptr;  // where its threads are listed; outlives it
 };
 
 class TopologyClient final : public runtime::PrefillResolver {

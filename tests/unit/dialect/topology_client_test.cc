@@ -64,6 +64,7 @@ class TopologyClientTest : public ::testing::Test {
     config_.options.http_total_timeout_ms = 400;
     config_.layout = DecodeRig::self({}).layout;
     config_.kv_cache_dtype = "auto";
+    config_.threads = &threads_;
   }
   ~TopologyClientTest() override {
     client_.reset();
@@ -145,6 +146,7 @@ class TopologyClientTest : public ::testing::Test {
   std::map<std::uint64_t, Result<std::vector<core::PeerRow>>> answers_;
   std::unique_ptr<net::HttpServer> server_;
   Inner* inner_ = nullptr;
+  ThreadRoster threads_;
   std::unique_ptr<TopologyClient> client_;
 };
 
@@ -288,7 +290,13 @@ TEST_F(TopologyClientTest, StoppingAnswersWhoWaits) {
   config_.options.http_total_timeout_ms = 600'000;
   ask(1);
   ASSERT_TRUE(await_asked(1));
+  const auto threads = threads_.places();
+  ASSERT_EQ(threads.size(), 1U);
+  EXPECT_EQ(threads.front()->name(), "kvf-topology");
+  EXPECT_FALSE(threads.front()->has_ended());
   client_->stop();
+  EXPECT_TRUE(threads.front()->has_ended());
+  EXPECT_EQ(threads.front()->cause(), "");
   EXPECT_THAT(failure(1), HasSubstr("the manager was stopped"));
   EXPECT_EQ(inner_->stopped, 1);
   ask(2);

@@ -60,7 +60,7 @@ class OwnResolver : public test::PairTest {
     start_prefill();
     auto made = runtime::ManagerState::create_manager(
         test::engine_args(Role::kDecode, decode_pools_), options_, {}, {},
-        [this](std::unique_ptr<PrefillResolver> inner, Elsewhere::Answer answer) {
+        [this](std::unique_ptr<PrefillResolver> inner, Elsewhere::Answer answer, ThreadRoster&) {
           auto wrapper = std::make_unique<Elsewhere>(std::move(inner), std::move(answer));
           elsewhere_ = wrapper.get();
           return wrapper;
