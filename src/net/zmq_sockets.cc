@@ -267,24 +267,33 @@ void answer_zap(zmq::socket_t& handler, const ZapRequest& request, bool allow) {
   }
 }
 
-std::optional<DialStep> receive_dial_step(zmq::socket_t& monitor) {
-  zmq::message_t event;
-  if (zmq_msg_recv(event.handle(), monitor.handle(), ZMQ_DONTWAIT) < 0) {
+std::optional<MonitorEvent> take_monitor_event(zmq::socket_t& monitor) {
+  zmq::message_t message;
+  if (zmq_msg_recv(message.handle(), monitor.handle(), ZMQ_DONTWAIT) < 0) {
     return std::nullopt;
   }
-  for (bool more = event.more(); more;) {
+  for (bool more = message.more(); more;) {
     zmq::message_t address;
     if (zmq_msg_recv(address.handle(), monitor.handle(), ZMQ_DONTWAIT) < 0) {
       break;
     }
     more = address.more();
   }
-  std::uint16_t id = 0;
-  if (event.size() < sizeof id) {
-    return DialStep::kNone;
+  MonitorEvent event;
+  if (message.size() >= sizeof event.id + sizeof event.value) {
+    const char* const data = message.data<char>();
+    std::memcpy(&event.id, data, sizeof event.id);
+    std::memcpy(&event.value, data + sizeof event.id, sizeof event.value);
   }
-  std::memcpy(&id, event.data(), sizeof id);
-  switch (id) {
+  return event;
+}
+
+std::optional<DialStep> receive_dial_step(zmq::socket_t& monitor) {
+  const std::optional<MonitorEvent> event = take_monitor_event(monitor);
+  if (!event) {
+    return std::nullopt;
+  }
+  switch (event->id) {
     case ZMQ_EVENT_CONNECTED:
       return DialStep::kConnected;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:

@@ -49,6 +49,13 @@ struct ZapRequest {
 std::optional<ZapRequest> receive_zap(zmq::socket_t& handler);
 void answer_zap(zmq::socket_t& handler, const ZapRequest& request, bool allow);
 
+struct MonitorEvent {
+  std::uint16_t id = 0;  // ZMQ_EVENT_...; 0: a message that is too short to be one
+  std::uint32_t value = 0;
+};
+// Takes one event of a socket's monitor; empty when there is none left.
+std::optional<MonitorEvent> take_monitor_event(zmq::socket_t& monitor);
+
 enum class DialStep : std::uint8_t {
   kNone,       // no event, or one that says nothing new
   kConnected,  // TCP is up, the handshake begins

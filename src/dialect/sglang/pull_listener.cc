@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "net/endpoint.h"
@@ -39,28 +38,6 @@ std::optional<std::uint64_t> received_bytes(int fd) {
     return std::nullopt;
   }
   return info.tcpi_bytes_received;
-}
-
-// One event of a monitor: which, and its value. Empty: there is none.
-std::optional<std::pair<std::uint16_t, std::uint32_t>> take_event(zmq::socket_t& monitor) {
-  zmq::message_t event;
-  if (zmq_msg_recv(event.handle(), monitor.handle(), ZMQ_DONTWAIT) < 0) {
-    return std::nullopt;
-  }
-  for (bool more = event.more(); more;) {
-    zmq::message_t address;
-    if (zmq_msg_recv(address.handle(), monitor.handle(), ZMQ_DONTWAIT) < 0) {
-      break;
-    }
-    more = address.more();
-  }
-  std::uint16_t id = 0;
-  std::uint32_t value = 0;
-  if (event.size() >= sizeof id + sizeof value) {
-    std::memcpy(&id, event.data(), sizeof id);
-    std::memcpy(&value, static_cast<const char*>(event.data()) + sizeof id, sizeof value);
-  }
-  return std::pair(id, value);
 }
 
 bool watch(const data_plane::Fd& poll_fd, int fd) {
@@ -180,9 +157,9 @@ void PullListener::serve(Instant now) {
 }
 
 void PullListener::take_monitor_events() {
-  while (const auto event = take_event(monitor_)) {
-    const int fd = static_cast<int>(event->second);
-    if (event->first == ZMQ_EVENT_ACCEPTED) {
+  while (const auto event = net::take_monitor_event(monitor_)) {
+    const int fd = static_cast<int>(event->value);
+    if (event->id == ZMQ_EVENT_ACCEPTED) {
       add_connection(fd);
     } else {
       connections_.erase(fd);
