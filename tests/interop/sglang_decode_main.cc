@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,24 +20,16 @@
 
 #include "base/clock.h"
 #include "dialect/sglang/node.h"
+#include "interop_rank.h"
 #include "kvferry/kv_receiver.h"
 #include "router/json.h"
 
 namespace kvferry::sglang {
 namespace {
 
-constexpr std::uint32_t kLayers = 2;
-constexpr std::uint32_t kHeads = 8;  // of all ranks
-constexpr std::uint32_t kHeadDim = 16;
-constexpr std::uint32_t kPageTokens = 16;
-constexpr auto kPatience = std::chrono::seconds(20);
-
 struct Settings {
   std::string registry;
-  std::uint32_t tp_size = 1;
-  std::uint32_t tp_rank = 0;
-  std::uint32_t pages = 64;
-  std::uint32_t aux_slots = 16;
+  RankSizes sizes;
   std::uint32_t patience_ms = 5'000;
 };
 
@@ -50,70 +41,33 @@ class DecodeRank {
   std::string carry_out(router::JsonView command);
 
  private:
-  KvArgs args();
   std::uint64_t room_of(router::JsonView command) const {
     return static_cast<std::uint64_t>(command.at(1).integer().value());
   }
   KvReceiver& receiver(router::JsonView command) { return *receivers_.at(room_of(command)); }
-  static std::vector<PageIndex> pages(router::JsonView list) {
-    std::vector<PageIndex> out;
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      out.emplace_back(static_cast<std::uint32_t>(list.at(i).integer().value()));
-    }
-    return out;
-  }
   std::string hex_of(PageIndex page) const;
   std::string written_pages() const;
   std::string await_status(KvReceiver& receiver, const std::string& name);
   std::string aux_of(std::uint32_t slot, RoomId room) const;
   void take_released();
   void await(const std::string& what, const std::function<bool()>& condition);
-  double metric(const std::string& name) const;
 
   const Settings settings_;
-  std::uint64_t item_bytes_ = 0;
-  std::vector<std::vector<std::byte>> memory_;  // by region
+  RankMemory memory_;
   std::unique_ptr<DialectNode> node_;
   std::map<std::uint64_t, std::unique_ptr<KvReceiver>> receivers_;
   std::vector<std::uint32_t> released_;  // pages
 };
 
-KvArgs DecodeRank::args() {
-  const std::uint32_t heads = kHeads / settings_.tp_size;
-  item_bytes_ = std::uint64_t{kPageTokens} * heads * kHeadDim;
-  KvArgs args;
-  args.role = Role::kDecode;
-  args.rank.tp_size = settings_.tp_size;
-  args.rank.tp_rank = settings_.tp_rank;
-  args.engine_epoch = EngineEpoch(1);
-  args.model_fingerprint = "interop";
-  args.page_size_tokens = kPageTokens;
-  args.total_layers = kLayers;
-  args.total_kv_heads = kHeads;
-  args.head_dim = kHeadDim;
-  args.dtype = DType::kU8;
-  args.layers = {0, kLayers};
-  args.heads = {settings_.tp_rank * heads, (settings_.tp_rank + 1) * heads};
-  for (const RegionKind kind : {RegionKind::kKey, RegionKind::kValue}) {
-    for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
-      memory_.emplace_back(item_bytes_ * settings_.pages);
-      args.regions.push_back({kind, layer, memory_.back().data(), item_bytes_, settings_.pages});
-    }
-  }
-  memory_.emplace_back(std::size_t{kAuxRecordBytes} * settings_.aux_slots);
-  args.regions.push_back(
-      {RegionKind::kAux, 0, memory_.back().data(), kAuxRecordBytes, settings_.aux_slots});
-  return args;
-}
-
 Status DecodeRank::start() {
   DialectOptions dialect;
   dialect.registries = {settings_.registry};
-  dialect.aux.item_bytes = {64, 64, 64, 64, 512, 512, 64};
+  dialect.aux.item_bytes = kAuxItemBytes;
   Options options;
   options.http_total_timeout_ms = settings_.patience_ms;
   options.bootstrap_timeout_ms = 2 * settings_.patience_ms;
-  auto node = DialectNode::create(args(), options, dialect);
+  auto node =
+      DialectNode::create(rank_args(Role::kDecode, settings_.sizes, memory_), options, dialect);
   if (!node) {
     return tl::unexpected(node.error());
   }
@@ -124,10 +78,10 @@ Status DecodeRank::start() {
 // Of each KV buffer.
 std::string DecodeRank::hex_of(PageIndex page) const {
   std::vector<std::string> out;
-  for (std::size_t region = 0; region + 1 < memory_.size(); ++region) {
-    const auto* from =
-        reinterpret_cast<const std::uint8_t*>(memory_[region].data()) + page.value() * item_bytes_;
-    out.push_back(fmt::format("\"{:02x}\"", fmt::join(from, from + item_bytes_, "")));
+  for (std::size_t region = 0; region + 1 < memory_.regions.size(); ++region) {
+    const auto* from = reinterpret_cast<const std::uint8_t*>(memory_.regions[region].data()) +
+                       page.value() * memory_.item_bytes;
+    out.push_back(fmt::format("\"{:02x}\"", fmt::join(from, from + memory_.item_bytes, "")));
   }
   return router::json_array(out);
 }
@@ -135,12 +89,13 @@ std::string DecodeRank::hex_of(PageIndex page) const {
 // Where a byte is not 0.
 std::string DecodeRank::written_pages() const {
   std::vector<std::uint32_t> out;
-  for (std::uint32_t page = 0; page < settings_.pages; ++page) {
-    const bool written = std::any_of(memory_.begin(), memory_.end() - 1, [&](const auto& region) {
-      const auto from = region.begin() + static_cast<std::ptrdiff_t>(page * item_bytes_);
-      return std::any_of(from, from + static_cast<std::ptrdiff_t>(item_bytes_),
-                         [](std::byte byte) { return byte != std::byte{0}; });
-    });
+  for (std::uint32_t page = 0; page < settings_.sizes.pages; ++page) {
+    const bool written =
+        std::any_of(memory_.regions.begin(), memory_.regions.end() - 1, [&](const auto& region) {
+          const auto from = region.begin() + static_cast<std::ptrdiff_t>(page * memory_.item_bytes);
+          return std::any_of(from, from + static_cast<std::ptrdiff_t>(memory_.item_bytes),
+                             [](std::byte byte) { return byte != std::byte{0}; });
+        });
     if (written) {
       out.push_back(page);
     }
@@ -186,15 +141,6 @@ void DecodeRank::take_released() {
   }
 }
 
-// Of all labels together.
-double DecodeRank::metric(const std::string& name) const {
-  double sum = 0;
-  for (const MetricSample& sample : node_->manager().metrics()) {
-    sum += sample.name == name ? sample.value : 0;
-  }
-  return sum;
-}
-
 std::string DecodeRank::carry_out(router::JsonView command) {
   const std::string verb = command.at(0).text().value();
   const auto number = [&](std::size_t at) { return command.at(at).integer().value(); };
@@ -213,9 +159,9 @@ std::string DecodeRank::carry_out(router::JsonView command) {
     return done(made->init(settings_.registry, ""));
   }
   if (verb == "send_metadata") {  // room, pages, aux slot, prefix in tokens
-    return done(receiver(command).send_metadata(pages(command.at(2)), number(3), {},
+    return done(receiver(command).send_metadata(page_list(command.at(2)), number(3), {},
                                                 static_cast<std::uint32_t>(number(4)),
-                                                settings_.tp_size));
+                                                settings_.sizes.tp_size));
   }
   if (verb == "await_status") {
     return await_status(receiver(command), command.at(2).text().value());
@@ -255,7 +201,7 @@ std::string DecodeRank::carry_out(router::JsonView command) {
     return written_pages();
   }
   if (verb == "clear_memory") {
-    for (auto& region : memory_) {
+    for (auto& region : memory_.regions) {
       std::fill(region.begin(), region.end(), std::byte{0});
     }
     return "null";
@@ -264,7 +210,7 @@ std::string DecodeRank::carry_out(router::JsonView command) {
     return aux_of(static_cast<std::uint32_t>(number(2)), RoomId(room_of(command)));
   }
   if (verb == "metric") {
-    return fmt::format("{}", metric(command.at(1).text().value()));
+    return fmt::format("{}", metric_of(node_->manager(), command.at(1).text().value()));
   }
   if (verb == "status") {
     return node_->manager().dump_status();
@@ -278,19 +224,7 @@ int serve(const Settings& settings) {
     fmt::print(stderr, "{}\n", to_string(started.error()));
     return 1;
   }
-  fmt::print("{{\"value\": \"ready\"}}\n");
-  std::fflush(stdout);
-  for (std::string line; std::getline(std::cin, line);) {
-    std::string answer;
-    try {
-      const auto command = router::JsonDocument::parse(line);
-      answer = fmt::format("{{\"value\": {}}}", rank.carry_out(command.value().root()));
-    } catch (const std::exception& wrong) {
-      answer = router::JsonObject().text("error", wrong.what()).str();
-    }
-    fmt::print("{}\n", answer);
-    std::fflush(stdout);
-  }
+  serve_commands([&rank](router::JsonView command) { return rank.carry_out(command); });
   return 0;
 }
 

@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
-#include <iostream>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +22,7 @@
 #include "base/crypto.h"
 #include "dialect/sglang/node.h"
 #include "dialect/sglang/sglang_routes.h"
+#include "interop_rank.h"
 #include "kvferry/kv_sender.h"
 #include "net/endpoint.h"
 #include "net/http_server.h"
@@ -31,21 +31,11 @@
 namespace kvferry::sglang {
 namespace {
 
-constexpr std::uint32_t kLayers = 2;
-constexpr std::uint32_t kHeads = 8;  // of all ranks
-constexpr std::uint32_t kHeadDim = 16;
-constexpr std::uint32_t kPageTokens = 16;
-constexpr auto kPatience = std::chrono::seconds(20);
-const std::vector<std::uint32_t> kAuxItemBytes{64, 64, 64, 64, 512, 512, 64};
-
 struct Settings {
   std::string registry;
   bool serves_registry = false;
   std::uint16_t port = 0;
-  std::uint32_t tp_size = 1;
-  std::uint32_t tp_rank = 0;
-  std::uint32_t pages = 64;
-  std::uint32_t aux_slots = 16;
+  RankSizes sizes;
 };
 
 class Rank {
@@ -58,26 +48,16 @@ class Rank {
  private:
   explicit Rank(const Settings& settings) : settings_(settings) {}
   Status start();
-  KvArgs args();
 
   KvSender& sender(router::JsonView command) {
     return *senders_.at(static_cast<std::uint64_t>(command.at(1).integer().value()));
   }
-  static std::vector<PageIndex> pages(router::JsonView list) {
-    std::vector<PageIndex> out;
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      out.emplace_back(static_cast<std::uint32_t>(list.at(i).integer().value()));
-    }
-    return out;
-  }
   void fill(std::uint64_t seed);
   std::string digests(const std::vector<PageIndex>& of) const;
   std::string await_status(KvSender& sender, const std::string& name);
-  double metric(const std::string& name) const;
 
   const Settings settings_;
-  std::uint64_t item_bytes_ = 0;
-  std::vector<std::vector<std::byte>> memory_;  // by region
+  RankMemory memory_;
   SglangRoutes routes_;
   std::unique_ptr<net::HttpServer> registry_;
   std::unique_ptr<DialectNode> node_;
@@ -92,34 +72,6 @@ std::unique_ptr<Rank> Rank::make(const Settings& settings, std::string& error) {
     return nullptr;
   }
   return rank;
-}
-
-KvArgs Rank::args() {
-  const std::uint32_t heads = kHeads / settings_.tp_size;
-  item_bytes_ = std::uint64_t{kPageTokens} * heads * kHeadDim;
-  KvArgs args;
-  args.role = Role::kPrefill;
-  args.rank.tp_size = settings_.tp_size;
-  args.rank.tp_rank = settings_.tp_rank;
-  args.engine_epoch = EngineEpoch(1);
-  args.model_fingerprint = "interop";
-  args.page_size_tokens = kPageTokens;
-  args.total_layers = kLayers;
-  args.total_kv_heads = kHeads;
-  args.head_dim = kHeadDim;
-  args.dtype = DType::kU8;
-  args.layers = {0, kLayers};
-  args.heads = {settings_.tp_rank * heads, (settings_.tp_rank + 1) * heads};
-  for (const RegionKind kind : {RegionKind::kKey, RegionKind::kValue}) {
-    for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
-      memory_.emplace_back(item_bytes_ * settings_.pages);
-      args.regions.push_back({kind, layer, memory_.back().data(), item_bytes_, settings_.pages});
-    }
-  }
-  memory_.emplace_back(std::size_t{kAuxRecordBytes} * settings_.aux_slots);
-  args.regions.push_back(
-      {RegionKind::kAux, 0, memory_.back().data(), kAuxRecordBytes, settings_.aux_slots});
-  return args;
 }
 
 Status Rank::start() {
@@ -146,7 +98,8 @@ Status Rank::start() {
   Options options;
   // Short, so that a test sees what comes after it.
   options.unopened_room_timeout_ms = 1'500;
-  auto node = DialectNode::create(args(), options, dialect);
+  auto node =
+      DialectNode::create(rank_args(Role::kPrefill, settings_.sizes, memory_), options, dialect);
   if (!node) {
     return tl::unexpected(node.error());
   }
@@ -160,23 +113,23 @@ Status Rank::start() {
 
 // Other bytes in every word of every page of every rank.
 void Rank::fill(std::uint64_t seed) {
-  std::uint64_t word = (seed << 32) + settings_.tp_rank;
-  for (std::size_t region = 0; region + 1 < memory_.size(); ++region) {
-    for (std::size_t at = 0; at < memory_[region].size(); at += sizeof word) {
+  std::uint64_t word = (seed << 32) + settings_.sizes.tp_rank;
+  for (std::size_t region = 0; region + 1 < memory_.regions.size(); ++region) {
+    for (std::size_t at = 0; at < memory_.regions[region].size(); at += sizeof word) {
       word += 0x9E37'79B9'7F4A'7C15;
-      std::memcpy(memory_[region].data() + at, &word, sizeof word);
+      std::memcpy(memory_.regions[region].data() + at, &word, sizeof word);
     }
   }
 }
 
 std::string Rank::digests(const std::vector<PageIndex>& of) const {
   std::vector<std::string> out;
-  for (std::size_t region = 0; region + 1 < memory_.size(); ++region) {
+  for (std::size_t region = 0; region + 1 < memory_.regions.size(); ++region) {
     std::vector<std::uint8_t> bytes;
     for (const PageIndex page : of) {
-      const auto* from = reinterpret_cast<const std::uint8_t*>(memory_[region].data()) +
-                         page.value() * item_bytes_;
-      bytes.insert(bytes.end(), from, from + item_bytes_);
+      const auto* from = reinterpret_cast<const std::uint8_t*>(memory_.regions[region].data()) +
+                         page.value() * memory_.item_bytes;
+      bytes.insert(bytes.end(), from, from + memory_.item_bytes);
     }
     out.push_back(fmt::format("\"{:02x}\"", fmt::join(hmac_sha256({}, bytes), "")));
   }
@@ -198,15 +151,6 @@ std::string Rank::await_status(KvSender& sender, const std::string& name) {
     ::poll(&news, 1, 20);
     node_->manager().drain_event_fd();
   }
-}
-
-// Of all labels together.
-double Rank::metric(const std::string& name) const {
-  double sum = 0;
-  for (const MetricSample& sample : node_->manager().metrics()) {
-    sum += sample.name == name ? sample.value : 0;
-  }
-  return sum;
 }
 
 std::string Rank::carry_out(router::JsonView command) {
@@ -234,7 +178,7 @@ std::string Rank::carry_out(router::JsonView command) {
     return done(sender(command).init(static_cast<std::uint32_t>(number(2)), slot));
   }
   if (verb == "send") {  // room, pages
-    return done(sender(command).send(pages(command.at(2))));
+    return done(sender(command).send(page_list(command.at(2))));
   }
   if (verb == "await_status") {
     return await_status(sender(command), command.at(2).text().value());
@@ -270,10 +214,10 @@ std::string Rank::carry_out(router::JsonView command) {
     return "null";
   }
   if (verb == "digests") {
-    return digests(pages(command.at(1)));
+    return digests(page_list(command.at(1)));
   }
   if (verb == "metric") {
-    return fmt::format("{}", metric(command.at(1).text().value()));
+    return fmt::format("{}", metric_of(node_->manager(), command.at(1).text().value()));
   }
   if (verb == "pairs") {
     std::vector<std::string> out;
@@ -310,19 +254,7 @@ int serve(const Settings& settings) {
     fmt::print(stderr, "{}\n", error);
     return 1;
   }
-  fmt::print("{{\"value\": \"ready\"}}\n");
-  std::fflush(stdout);
-  for (std::string line; std::getline(std::cin, line);) {
-    std::string answer;
-    try {
-      const auto command = router::JsonDocument::parse(line);
-      answer = fmt::format("{{\"value\": {}}}", rank->carry_out(command.value().root()));
-    } catch (const std::exception& wrong) {
-      answer = router::JsonObject().text("error", wrong.what()).str();
-    }
-    fmt::print("{}\n", answer);
-    std::fflush(stdout);
-  }
+  serve_commands([&rank](router::JsonView command) { return rank->carry_out(command); });
   return 0;
 }
 
@@ -341,9 +273,9 @@ int main(int count, char** arguments) {
   settings.registry.erase(0, settings.serves_registry ? 1 : 0);
   const auto number = [&](int at) { return static_cast<std::uint32_t>(std::stoul(arguments[at])); };
   settings.port = static_cast<std::uint16_t>(number(2));
-  settings.tp_size = number(3);
-  settings.tp_rank = number(4);
-  settings.pages = number(5);
-  settings.aux_slots = number(6);
+  settings.sizes.tp_size = number(3);
+  settings.sizes.tp_rank = number(4);
+  settings.sizes.pages = number(5);
+  settings.sizes.aux_slots = number(6);
   return kvferry::sglang::serve(settings);
 }
