@@ -80,6 +80,10 @@ struct Listener {
   Role role = Role::kPrefill;
 };
 
+// In which flavour a prefill rank should read a message: whatever else differs, NIXL's and Mori's
+// registrations and metadata begin with a guard. Total: of what is no message, any.
+Flavour flavour_at_prefill(const Frames& frames);
+
 tl::expected<Message, Malformed> decode(Listener listener, std::span<const FrameView> frames,
                                         const CodecLimits& limits = {});
 tl::expected<Message, Malformed> decode(Listener listener, const Frames& frames,

@@ -380,6 +380,13 @@ Decoded decode_at_decode(Listener listener, Input frames, const CodecLimits& lim
 
 }  // namespace
 
+Flavour flavour_at_prefill(const Frames& frames) {
+  const std::string_view first = frames.empty() ? std::string_view() : as_text(frames.front());
+  return first == kNixlGuard   ? Flavour::kNixl
+         : first == kMoriGuard ? Flavour::kMori
+                               : Flavour::kMooncake;
+}
+
 tl::expected<Message, Malformed> decode(Listener listener, std::span<const FrameView> frames,
                                         const CodecLimits& limits) {
   if (frames.empty()) {

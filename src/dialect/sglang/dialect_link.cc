@@ -164,7 +164,11 @@ void DialectLink::serve_listener() {
       listener_ready_ = false;
       return;
     }
-    if (const auto message = decode(reads_, *frames, limits_)) {
+    Listener reads = reads_;
+    if (reads.role == Role::kPrefill) {
+      reads.flavour = flavour_at_prefill(*frames);
+    }
+    if (const auto message = decode(reads, *frames, limits_)) {
       translator_->handle(*message);
       carry_out(now_);
     } else {
@@ -196,7 +200,7 @@ void DialectLink::carry_out(VirtualFrame& frame) {
 }
 
 void DialectLink::carry_out(ToEndpoint& to) {
-  endpoints_->send(to.endpoint, encode(reads_.flavour, to.message), now_);
+  endpoints_->send(to.endpoint, encode(to.flavour, to.message), now_);
 }
 
 void DialectLink::carry_out(HoldEndpoint& hold) { endpoints_->hold(hold.endpoint, now_); }

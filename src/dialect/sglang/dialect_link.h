@@ -35,7 +35,8 @@ class DialectLink final : public net::ControlLink {
     std::unique_ptr<PushEndpoints> endpoints;
     std::unique_ptr<Translator> translator;
   };
-  // reads: whose messages come to the listener. Fails when the system has no descriptors left.
+  // reads: whose messages come to the listener; a prefill rank reads each in the flavour that it is
+  // of. Fails when the system has no descriptors left.
   static Result<std::unique_ptr<DialectLink>> make(Parts parts, Listener reads,
                                                    const CodecLimits& limits);
   // Once, before any method below.

@@ -72,13 +72,13 @@ RankRow row_of(const KvArgs& args, const DialectOptions& dialect, const RankEndp
 // registration names.
 ReachDecode reach_by_process(const LayoutShape& layout, const AuxBuffers& aux) {
   return [layout, aux, owners = std::make_shared<data_plane::PortOwners>()](
-             const MooncakeRegistration& registration) -> Result<wire::TransportOffer> {
-    const DecodeMemory& memory = registration.memory;
+             const DecodeRank& rank) -> Result<wire::TransportOffer> {
+    const DecodeMemory& memory = rank.memory;
     if (memory.aux_pointers.size() != aux.item_bytes.size()) {
       return unfit(fmt::format("decode has {} aux buffers, prefill {}", memory.aux_pointers.size(),
                                aux.item_bytes.size()));
     }
-    const auto process = owners->find(registration.endpoint.ip, registration.endpoint.port);
+    const auto process = owners->find(rank.endpoint.ip, rank.endpoint.port);
     if (!process) {
       return tl::unexpected(process.error());
     }
@@ -111,6 +111,7 @@ PrefillTranslatorConfig translator_config(const KvArgs& args, const Options& opt
   config.reach = reach_by_process(layout, dialect.aux);
   config.decode_pages = dialect.decode_pages;
   config.decode_aux_slots = dialect.decode_aux_slots;
+  config.vram_is_host = dialect.vram_is_host;
   config.max_sessions = options.max_peers;
   config.max_rooms = options.max_rooms;
   config.greeting_timeout = milliseconds(options.hello_timeout_ms);
@@ -175,8 +176,8 @@ DialectNode::~DialectNode() = default;
 
 Result<std::unique_ptr<DialectNode>> DialectNode::create(KvArgs args, Options options,
                                                          const DialectOptions& dialect) {
-  if (dialect.flavour != Flavour::kMooncake) {
-    return unfit(fmt::format("SGLang's dialect serves Mooncake's flavour, not {}",
+  if (args.role == Role::kDecode && dialect.flavour != Flavour::kMooncake) {
+    return unfit(fmt::format("a decode rank is served in Mooncake's flavour, not {}",
                              to_string(dialect.flavour)));
   }
   for (const Status& checked : {check_regions(args), check(dialect.aux)}) {

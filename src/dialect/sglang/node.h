@@ -29,6 +29,9 @@
 namespace kvferry::sglang {
 
 struct DialectOptions {
+  // Decode: that of its prefill ranks (their --disaggregation-transfer-backend), which nothing
+  // tells before they are spoken to. A prefill rank serves decode ranks of both flavours side by
+  // side.
   Flavour flavour = Flavour::kMooncake;
   std::string host = "127.0.0.1";  // of the PULL socket, and what peers are told: a numeric address
   std::uint16_t port = 0;          // 0: any free port
@@ -43,9 +46,13 @@ struct DialectOptions {
   std::string session;
   std::optional<std::uint16_t> http_port;  // of the server's API, told to decode
   // Prefill: sizes of the decode ranks' pools where they are larger than this rank's, which
-  // SGLang's registrations don't tell; 0: as this rank's own. Pages beyond are refused.
+  // SGLang's registrations don't tell, but for the pages in NIXL's flavour; 0: as this rank's own.
+  // Pages beyond are refused.
   std::uint32_t decode_pages = 0;
   std::uint32_t decode_aux_slots = 0;
+  // Prefill: NIXL's decode ranks run on a CPU. SGLang calls their pools VRAM all the same, and what
+  // is called so is refused otherwise.
+  bool vram_is_host = false;
   CodecLimits limits;
   PushEndpointsConfig endpoints;
 };
@@ -53,7 +60,7 @@ struct DialectOptions {
 class DialectNode {
  public:
   // args.regions: as SGLang's pools lie, K of every layer, then V of every layer (or one kOther for
-  // each), and one aux region; no state. Served so far: Mooncake's flavour.
+  // each), and one aux region; no state. A decode rank is served in Mooncake's flavour alone.
   static Result<std::unique_ptr<DialectNode>> create(KvArgs args, Options options,
                                                      const DialectOptions& dialect);
   ~DialectNode();

@@ -8,89 +8,56 @@
 #include "dialect/sglang/virtual_nonce.h"
 
 namespace kvferry::sglang {
-namespace {
-
-std::size_t page_regions(const LayoutShape& layout) {
-  return static_cast<std::size_t>(
-      std::count_if(layout.regions.begin(), layout.regions.end(),
-                    [](const RegionShape& region) { return holds_pages(region.kind); }));
-}
-
-}  // namespace
-
-std::optional<std::string> PrefillTranslator::refusal(
-    const MooncakeRegistration& registration) const {
-  const LayoutShape& own = config_.self.layout;
-  const DecodeMemory& memory = registration.memory;
-  if (registration.tp_size != own.rank.tp_size) {
-    return fmt::format("decode has {} TP ranks, prefill {}: only equal sizes are served",
-                       registration.tp_size, own.rank.tp_size);
-  }
-  if (registration.tp_rank % registration.tp_size != own.rank.tp_rank) {
-    return fmt::format("decode's TP rank {} belongs to another prefill rank than {}",
-                       registration.tp_rank, own.rank.tp_rank);
-  }
-  if (registration.dcp_size != 1) {
-    return fmt::format("decode context parallelism of {} is not served", registration.dcp_size);
-  }
-  if (!memory.state_pointers.empty()) {
-    return fmt::format("{} state components are not served", memory.state_pointers.size());
-  }
-  if (memory.kv_pointers.size() != page_regions(own)) {
-    return fmt::format("decode has {} KV buffers, prefill {}", memory.kv_pointers.size(),
-                       page_regions(own));
-  }
-  std::size_t buffer = 0;
-  for (const RegionShape& region : own.regions) {
-    if (!holds_pages(region.kind)) {
-      continue;
-    }
-    if (!memory.kv_layers.empty() && memory.kv_layers[buffer] != region.layer) {
-      return fmt::format("KV buffer {} is of layer {} on decode, of {} on prefill", buffer,
-                         memory.kv_layers[buffer], region.layer);
-    }
-    const std::uint64_t theirs =
-        memory.kv_item_bytes_of.empty() ? memory.kv_item_bytes : memory.kv_item_bytes_of[buffer];
-    if (theirs != region.item_bytes) {
-      return fmt::format("a page of KV buffer {} has {} bytes on decode, {} on prefill", buffer,
-                         theirs, region.item_bytes);
-    }
-    ++buffer;
-  }
-  return std::nullopt;
-}
 
 // What a kvferry decode process with this memory would say.
 wire::Introduction PrefillTranslator::introduction(const Session& session) const {
   wire::Introduction out = config_.self;
   out.role = Role::kDecode;
   out.instance = "sglang";
-  out.control_endpoint = to_text(session.registration.endpoint);
+  out.control_endpoint = to_text(session.rank.endpoint);
   out.incarnation = Incarnation{0, next_key_};
   out.require_identical = false;
   out.transports = {session.offer};
+  const auto pages =
+      static_cast<std::uint32_t>(session.rank.kv_pages.value_or(config_.decode_pages));
   for (RegionShape& region : out.layout.regions) {
-    const std::uint32_t told =
-        holds_pages(region.kind) ? config_.decode_pages : config_.decode_aux_slots;
+    const std::uint32_t told = holds_pages(region.kind) ? pages : config_.decode_aux_slots;
     region.item_count = told == 0 ? region.item_count : told;
   }
   return out;
 }
 
-void PrefillTranslator::on(const MooncakeRegistration& registration) {
-  std::optional<std::string> refused = refusal(registration);
+// An agent's name is drawn by its process, so that no other process comes by it; SGLang's prefill
+// ignores it there, too. (Mooncake's names are addresses, which a process may get after another.)
+bool PrefillTranslator::is_claimed_by_another(const DecodeRank& rank) {
+  const auto found = sessions_.find(rank.name);
+  if (rank.flavour() != Flavour::kNixl || found == sessions_.end() || found->second->over ||
+      found->second->rank.endpoint == rank.endpoint) {
+    return false;
+  }
+  not_done("sglang_sessions_refused",
+           fmt::format("{} registers as agent {}, which is that of {}", to_text(rank.endpoint),
+                       rank.name.second, to_text(found->second->rank.endpoint)));
+  return true;
+}
+
+void PrefillTranslator::enrol(DecodeRank rank) {
+  if (is_claimed_by_another(rank)) {
+    return;
+  }
+  std::optional<std::string> refused =
+      why_not_served(rank, config_.self.layout, config_.vram_is_host);
   wire::TransportOffer offer;
   if (!refused) {
-    Result<wire::TransportOffer> reached = config_.reach(registration);
+    Result<wire::TransportOffer> reached = config_.reach(rank);
     if (reached) {
       offer = std::move(*reached);
     } else {
       refused = reached.error().what;
     }
   }
-  const auto found = sessions_.find(registration.session);
-  if (found != sessions_.end() && found->second->registration == registration &&
-      found->second->offer == offer) {
+  const auto found = sessions_.find(rank.name);
+  if (found != sessions_.end() && found->second->rank == rank && found->second->offer == offer) {
     return;
   }
   // Its addresses are void, and so is every grant that names them. A port has one owner, so that
@@ -98,27 +65,28 @@ void PrefillTranslator::on(const MooncakeRegistration& registration) {
   if (found != sessions_.end()) {
     close(*found->second, "the decode rank registered other memory");
     sessions_.erase(found);
-  } else if (Session* former = find(registration.endpoint)) {
+  } else if (Session* former = find(rank.endpoint)) {
     close(*former, "another decode rank registered with this endpoint");
-    sessions_.erase(former->registration.session);
+    sessions_.erase(SessionName(former->rank.name));
   }
   if (sessions_.size() >= config_.max_sessions && !make_place()) {
     not_done("sglang_sessions_refused", fmt::format("{} sessions are open, no place for {}",
-                                                    sessions_.size(), registration.session));
+                                                    sessions_.size(), rank.name.second));
     return;
   }
   auto session = std::make_unique<Session>();
-  session->registration = registration;
+  session->rank = std::move(rank);
   session->offer = std::move(offer);
   session->refused = std::move(refused);
   if (session->refused) {
     session->over = true;
     not_done("sglang_sessions_refused",
-             fmt::format("session {}: {}", registration.session, *session->refused));
+             fmt::format("session {}: {}", session->rank.name.second, *session->refused));
   } else {
     greet(*session);
   }
-  sessions_.emplace(registration.session, std::move(session));
+  const SessionName name = session->rank.name;
+  sessions_.emplace(name, std::move(session));
 }
 
 // Drops a session that nobody uses; should its decode rank come back, it is told that it is not
@@ -130,7 +98,7 @@ bool PrefillTranslator::make_place() {
   if (idle == sessions_.end()) {
     return false;
   }
-  outputs_.emplace_back(LeaveEndpoint{idle->second->registration.endpoint});
+  outputs_.emplace_back(LeaveEndpoint{idle->second->rank.endpoint});
   sessions_.erase(idle);
   return true;
 }
@@ -146,10 +114,9 @@ void PrefillTranslator::greet(Session& session) {
   session.heard_through = 0;
   wire::Frame frame;
   frame.messages.emplace_back(wire::Hello{introduction(session), session.nonce, {}});
-  outputs_.emplace_back(HoldEndpoint{session.registration.endpoint});
+  outputs_.emplace_back(HoldEndpoint{session.rank.endpoint});
   outputs_.emplace_back(VirtualFrame{session.key, std::move(frame)});
-  greetings_.push_back(
-      {now_ + config_.greeting_timeout, session.registration.session, session.key});
+  greetings_.push_back({now_ + config_.greeting_timeout, session.rank.name, session.key});
   ++next_key_;
 }
 
@@ -157,10 +124,10 @@ void PrefillTranslator::greet(Session& session) {
 void PrefillTranslator::close(Session& session, const std::string& why) {
   for (auto& [room, attempt] : session.attempts) {
     if (!attempt.status_sent) {
-      refuse(attempt.target, why);
+      refuse(session.rank.flavour(), attempt.target, why);
     }
     if (attempt.is_granted) {
-      remember_unproven(session.registration.endpoint, room);
+      remember_unproven(session.rank.endpoint, room);
     }
     --open_rooms_;
   }

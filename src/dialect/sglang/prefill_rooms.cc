@@ -8,24 +8,25 @@
 
 namespace kvferry::sglang {
 
-void PrefillTranslator::on(const MooncakeMetadata& metadata) {
-  const auto found = sessions_.find(metadata.session);
+void PrefillTranslator::admit(const RoomRequest& request) {
+  const auto found = sessions_.find(request.name);
   if (found == sessions_.end()) {
-    refuse(metadata.target, fmt::format("session {} is not registered here", metadata.session));
-  } else if (const auto why = refusal(*found->second, metadata)) {
-    refuse(metadata.target, *why);
+    refuse(request.flavour(), request.target,
+           fmt::format("session {} is not registered here", request.name.second));
+  } else if (const auto why = refusal(*found->second, request)) {
+    refuse(request.flavour(), request.target, *why);
   } else {
-    open_room(*found->second, metadata);
+    open_room(*found->second, request);
   }
 }
 
 std::optional<std::string> PrefillTranslator::refusal(const Session& session,
-                                                      const MooncakeMetadata& metadata) const {
-  const RoomTarget& target = metadata.target;
+                                                      const RoomRequest& request) const {
+  const RoomTarget& target = request.target;
   const std::uint64_t page_tokens = config_.self.layout.page_size_tokens;
-  if (session.registration.endpoint != target.endpoint) {
-    return fmt::format("session {} is that of {}", metadata.session,
-                       to_text(session.registration.endpoint));
+  if (session.rank.endpoint != target.endpoint) {
+    return fmt::format("session {} is that of {}", request.name.second,
+                       to_text(session.rank.endpoint));
   }
   if (session.refused) {
     return session.refused;
@@ -34,10 +35,10 @@ std::optional<std::string> PrefillTranslator::refusal(const Session& session,
     // SGLang's decode takes it for an aux slot that was not written.
     return "room 0 can't be used";
   }
-  if (metadata.is_dummy()) {
+  if (request.is_dummy) {
     return "a rank that sends nothing is not served";
   }
-  if (!target.state_indices.empty() || !metadata.device_pages.empty()) {
+  if (!target.state_indices.empty() || request.has_device_pages) {
     return "state components and device pages are not served";
   }
   if (target.prefix_tokens % page_tokens != 0) {
@@ -67,10 +68,10 @@ AttemptId PrefillTranslator::low_water_mark(const Session& session) const {
   return lowest;
 }
 
-void PrefillTranslator::open_room(Session& session, const MooncakeMetadata& metadata) {
-  Attempt& attempt = session.attempts[metadata.target.room];
-  attempt.target = metadata.target;
-  attempt.aux_index = metadata.aux_index;
+void PrefillTranslator::open_room(Session& session, const RoomRequest& request) {
+  Attempt& attempt = session.attempts[request.target.room];
+  attempt.target = request.target;
+  attempt.aux_index = request.aux_index;
   ++open_rooms_;
   if (session.over) {
     greet(session);
@@ -109,7 +110,7 @@ wire::Abort PrefillTranslator::abort_of(const Session& session, RoomId room) con
   wire::Abort message;
   message.room = room;
   message.cause = {FailureCode::kAborted, FailureWhere::kPeer, "aborted by the decode rank",
-                   to_text(session.registration.endpoint), -1};
+                   to_text(session.rank.endpoint), -1};
   message.low_water_mark = low_water_mark(session);
   return message;
 }
@@ -149,7 +150,7 @@ void PrefillTranslator::on(const AbortRoom& abort) {
   // says that the room's metadata came before; of one that succeeded since the core need not hear,
   // and must not, as without bindings it would take the next life of the number for this one.
   if (abort.generation && session->succeeded.contains(abort.room)) {
-    acknowledge(abort.room, *abort.endpoint, *abort.generation);
+    acknowledge(*session, abort.room, *abort.generation);
     return;
   }
   if (session->live) {
@@ -161,7 +162,7 @@ void PrefillTranslator::on(const AbortRoom& abort) {
     }
   }
   if (abort.generation) {
-    acknowledge(abort.room, *abort.endpoint, *abort.generation);
+    acknowledge(*session, abort.room, *abort.generation);
   }
 }
 

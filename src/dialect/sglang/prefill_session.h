@@ -26,7 +26,7 @@ struct PrefillTranslator::Attempt {
 };
 
 struct PrefillTranslator::Session {
-  MooncakeRegistration registration;
+  DecodeRank rank;
   wire::TransportOffer offer;  // how its memory is reached
   std::string key;             // stands for the CURVE key of one life of the peer
   wire::Nonce nonce{};

@@ -36,7 +36,7 @@ void PrefillTranslator::part_from_peer(Session& session) {
 
 PrefillTranslator::Session* PrefillTranslator::find(const RankEndpoint& endpoint) const {
   for (const auto& [name, session] : sessions_) {
-    if (session->registration.endpoint == endpoint) {
+    if (session->rank.endpoint == endpoint) {
       return session.get();
     }
   }
@@ -57,23 +57,24 @@ void PrefillTranslator::say_once(Session& session, wire::Message message) {
   outputs_.emplace_back(VirtualFrame{session.key, std::move(frame)});
 }
 
-void PrefillTranslator::send(const RankEndpoint& endpoint, Message message) {
-  outputs_.emplace_back(ToEndpoint{endpoint, std::move(message)});
+void PrefillTranslator::send(Flavour flavour, const RankEndpoint& endpoint, Message message) {
+  outputs_.emplace_back(ToEndpoint{endpoint, std::move(message), flavour});
 }
 
 void PrefillTranslator::not_done(std::string_view counter, std::string what) {
   outputs_.emplace_back(NotDone{counter, std::move(what)});
 }
 
-void PrefillTranslator::refuse(const RoomTarget& target, std::string reason) {
-  send(target.endpoint, RoomStatus{target.room, KvPoll::kFailed, config_.prefill_rank, reason});
+void PrefillTranslator::refuse(Flavour flavour, const RoomTarget& target, std::string reason) {
+  send(flavour, target.endpoint,
+       RoomStatus{target.room, KvPoll::kFailed, config_.prefill_rank, reason});
   not_done("sglang_rooms_refused",
            fmt::format("room {} of {}: {}", target.room.value(), to_text(target.endpoint), reason));
 }
 
-void PrefillTranslator::acknowledge(RoomId room, const RankEndpoint& endpoint,
-                                    std::uint64_t generation) {
-  send(endpoint, AbortAck{room, config_.prefill_rank, generation});
+void PrefillTranslator::acknowledge(const Session& session, RoomId room, std::uint64_t generation) {
+  send(session.rank.flavour(), session.rank.endpoint,
+       AbortAck{room, config_.prefill_rank, generation});
 }
 
 // --- SGLang ---
@@ -220,7 +221,7 @@ void PrefillTranslator::on(Session& session, const wire::Done& done) {
       found->second.status_sent) {
     return;  // said twice, or its Abort has crossed it and Drained follows
   }
-  send(session.registration.endpoint,
+  send(session.rank.flavour(), session.rank.endpoint,
        RoomStatus{done.room, KvPoll::kSuccess, config_.prefill_rank, {}});
   finish(session, done.room);
   if (session.succeeded.insert(done.room).second) {
@@ -245,7 +246,7 @@ void PrefillTranslator::on(Session& session, const wire::Failed& failed) {
     return;
   }
   found->second.status_sent = true;
-  send(session.registration.endpoint,
+  send(session.rank.flavour(), session.rank.endpoint,
        RoomStatus{failed.room, KvPoll::kFailed, config_.prefill_rank, failed.cause.what});
 }
 
@@ -258,7 +259,7 @@ void PrefillTranslator::on(Session& session, const wire::Drained& drained) {
     return;
   }
   if (found->second.abort_generation) {
-    acknowledge(found->first, session.registration.endpoint, *found->second.abort_generation);
+    acknowledge(session, found->first, *found->second.abort_generation);
   }
   finish(session, found->first);
 }

@@ -5,7 +5,8 @@
 // For each registration it plays the decode half of one session: it says hello, numbers what it
 // says, acknowledges what it hears, turns metadata into a Grant, a Done into SGLang's Success and,
 // since SGLang has no such word, a Consumed, and an ABORT into an Abort whose Drained becomes the
-// ABORT_ACK. First version: equal TP sizes, Mooncake's flavour, no state, no staging, no dummies;
+// ABORT_ACK. Decode ranks may speak Mooncake's or NIXL's flavour, each its own; a rank is answered
+// in the flavour of what it said. First version: equal TP sizes, no state, no staging, no dummies;
 // what it can't serve is refused with a status that names the reason.
 #pragma once
 
@@ -24,6 +25,7 @@
 
 #include "base/peer_id.h"
 #include "dialect/sglang/messages.h"
+#include "dialect/sglang/stock_decode.h"
 #include "dialect/sglang/translator.h"
 #include "wire/messages.h"
 
@@ -32,15 +34,17 @@ namespace kvferry::sglang {
 // How this rank's transport gets at the memory that a registration names: the offer that a kvferry
 // decode process would have made. Asked again for each registration, so that the same words of
 // another process are told apart; a failure refuses the session with its text.
-using ReachDecode = std::function<Result<wire::TransportOffer>(const MooncakeRegistration&)>;
+using ReachDecode = std::function<Result<wire::TransportOffer>(const DecodeRank&)>;
 
 struct PrefillTranslatorConfig {
   wire::Introduction self;         // of this prefill rank, as in its own hellos
   std::uint32_t prefill_rank = 0;  // rank_mapping.h: prefill_rank_id()
   ReachDecode reach;
-  // Sizes of the decode ranks' pools, which their registrations don't tell; 0: as this rank's own.
+  // Sizes of the decode ranks' pools where their registrations don't tell them; 0: as this rank's
+  // own.
   std::uint32_t decode_pages = 0;
   std::uint32_t decode_aux_slots = 0;
+  bool vram_is_host = false;  // as for why_not_served()
   std::size_t max_sessions = 1'024;
   std::size_t max_rooms = 65'536;  // open at one time, and remembered as unproven
   // From a registration until the core has taken the session up.
@@ -76,8 +80,10 @@ class PrefillTranslator final : public Translator {
   struct Session;
 
   // from SGLang
-  void on(const MooncakeRegistration& registration);
-  void on(const MooncakeMetadata& metadata);
+  void on(const MooncakeRegistration& registration) { enrol(decode_rank_of(registration)); }
+  void on(const NixlRegistration& registration) { enrol(decode_rank_of(registration)); }
+  void on(const MooncakeMetadata& metadata) { admit(room_request_of(metadata)); }
+  void on(const NixlMetadata& metadata) { admit(room_request_of(metadata)); }
   void on(const AbortRoom& abort);
   template <typename Other>
   void on(const Other& message);
@@ -94,25 +100,26 @@ class PrefillTranslator final : public Translator {
   template <typename Other>
   void on(Session&, const Other&) {}
 
-  std::optional<std::string> refusal(const MooncakeRegistration& registration) const;
-  std::optional<std::string> refusal(const Session& session,
-                                     const MooncakeMetadata& metadata) const;
+  void enrol(DecodeRank rank);
+  bool is_claimed_by_another(const DecodeRank& rank);
+  void admit(const RoomRequest& request);
+  std::optional<std::string> refusal(const Session& session, const RoomRequest& request) const;
   bool make_place();
   wire::Introduction introduction(const Session& session) const;
   void greet(Session& session);
-  void open_room(Session& session, const MooncakeMetadata& metadata);
+  void open_room(Session& session, const RoomRequest& request);
   void grant(Session& session, Attempt& attempt);
-  void refuse(const RoomTarget& target, std::string reason);
+  void refuse(Flavour flavour, const RoomTarget& target, std::string reason);
   void close(Session& session, const std::string& why);
   void remember_unproven(const RankEndpoint& endpoint, RoomId room);
   bool is_unproven(const RankEndpoint& endpoint, RoomId room) const;
   void finish(Session& session, RoomId room);
-  void acknowledge(RoomId room, const RankEndpoint& endpoint, std::uint64_t generation);
+  void acknowledge(const Session& session, RoomId room, std::uint64_t generation);
   wire::Abort abort_of(const Session& session, RoomId room) const;
   AttemptId low_water_mark(const Session& session) const;
   void say(Session& session, wire::Message message);       // numbered
   void say_once(Session& session, wire::Message message);  // not numbered
-  void send(const RankEndpoint& endpoint, Message message);
+  void send(Flavour flavour, const RankEndpoint& endpoint, Message message);
   void not_done(std::string_view counter, std::string what);
 
   void part_from_peer(Session& session);
@@ -120,8 +127,8 @@ class PrefillTranslator final : public Translator {
   Session* find(const RankEndpoint& endpoint) const;
 
   const PrefillTranslatorConfig config_;
-  std::map<std::string, std::unique_ptr<Session>> sessions_;  // by SGLang's session id
-  std::unordered_map<PeerId, Session*> by_peer_;              // of those that the core has dialled
+  std::map<SessionName, std::unique_ptr<Session>> sessions_;
+  std::unordered_map<PeerId, Session*> by_peer_;  // of those that the core has dialled
   std::vector<TranslatorOutput> outputs_;
   std::uint64_t next_key_ = 1;
   std::size_t open_rooms_ = 0;
@@ -129,7 +136,7 @@ class PrefillTranslator final : public Translator {
   // By when the core must have taken a greeted session up: its name and its key of that life.
   struct Greeting {
     Instant due;
-    std::string session;
+    SessionName session;
     std::string key;
   };
   std::deque<Greeting> greetings_;

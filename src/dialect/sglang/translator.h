@@ -35,6 +35,7 @@ struct VirtualFrame {
 struct ToEndpoint {
   RankEndpoint endpoint;
   Message message;
+  Flavour flavour = Flavour::kMooncake;  // of the rank there
 };
 // Opens the endpoint's socket if there is none and keeps it although nothing is said, so that its
 // loss is noticed; until it is lost or left.

@@ -287,6 +287,28 @@ TEST_F(DialectLinkTest, AnEndpointThatIsLostAgainAndAgainKeepsNobodyWaiting) {
               ::testing::SizeIs(::testing::AllOf(::testing::Ge(3), ::testing::Le(5))));
 }
 
+// A prefill rank hears decode ranks of both and answers each in its own.
+TEST_F(DialectLinkTest, MessagesOfBothFlavoursAreReadAndWritten) {
+  PushSocket peer(peers_, port_);
+  for (const Flavour flavour : {Flavour::kNixl, Flavour::kMooncake}) {
+    RoomTarget room{RoomId(3), {"127.0.0.1", 1}, {}, {}, 1, 0};
+    peer.send(encode(flavour, flavour == Flavour::kNixl
+                                  ? Message(NixlMetadata{room, "agent", 0, false})
+                                  : Message(MooncakeMetadata{room, "127.0.0.1:1", 0, {}})));
+    PullSocket pull(peers_);
+    translator_->outputs.emplace_back(ToEndpoint{
+        {"127.0.0.1", pull.port()}, RoomStatus{RoomId(3), KvPoll::kFailed, 2, "why"}, flavour});
+    std::vector<std::string> got;
+    ASSERT_TRUE(await([&] { return pull.receive(got); }));
+    EXPECT_EQ(got, flavour == Flavour::kNixl
+                       ? std::vector<std::string>({"KV_STATUS", "3", "0", "2", "why"})
+                       : std::vector<std::string>({"3", "0", "2"}));
+  }
+  ASSERT_TRUE(
+      await([&] { return std::ranges::count(translator_->log, "mooncake-metadata") == 1; }));
+  EXPECT_THAT(translator_->log, Contains("nixl-metadata"));
+}
+
 TEST_F(DialectLinkTest, EventsBeyondTheLimitComeWithTheNextCallsAndBothSidesAreHeard) {
   inner_->busy = true;
   for (std::uint64_t i = 0; i < 10; ++i) {

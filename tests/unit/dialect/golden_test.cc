@@ -46,6 +46,22 @@ TEST_F(Golden, EachIsReadAndWrittenAgainByteForByte) {
   }
 }
 
+// So a prefill rank needs no word of which flavour its decode ranks speak.
+TEST_F(Golden, WhatPrefillHearsSaysItsOwnFlavour) {
+  std::size_t heard = 0;
+  for (const GoldenMessage& message : all_) {
+    if (message.listener.role != Role::kPrefill) {
+      continue;
+    }
+    const auto told = decode({flavour_at_prefill(message.frames), Role::kPrefill}, message.frames);
+    ASSERT_TRUE(told) << message.name << ": " << told.error().what;
+    EXPECT_EQ(*told, *decode(message.listener, message.frames)) << message.name;
+    ++heard;
+  }
+  EXPECT_GT(heard, 20U);
+  EXPECT_EQ(flavour_at_prefill({}), Flavour::kMooncake);
+}
+
 // The control of the test above: whichever byte is another one, the message is refused, or it says
 // something else and is written as that. Bytes that mean nothing to a reader are counted.
 TEST_F(Golden, AChangedByteIsNoticed) {
