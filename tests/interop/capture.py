@@ -305,14 +305,8 @@ def mooncake_staging() -> Samples:
 
 # --- NIXL ---
 
-def nixl_pair() -> Pair:
-    # The agent's metadata has the host's addresses: those of the loopback device say nothing.
-    os.environ["UCX_TLS"], os.environ["UCX_NET_DEVICES"] = "tcp", "lo"
-    return Pair("nixl")
-
-
 def nixl_room() -> Samples:
-    samples, pair = Samples("nixl"), nixl_pair()
+    samples, pair = Samples("nixl"), Pair("nixl")
     pair.finish_room(ROOM)
     take = pair.recorder.take
     samples.add("nixl-registration", "prefill", "nixl-registration", "exchange",
@@ -342,7 +336,7 @@ def nixl_shapes() -> Samples:
         "state_data_ptrs": [[0x7F0000001000], [0x7F0000003000]], "state_data_lens": [[4096], [8192]],
         "state_item_lens": [[512], [1024]], "state_layer_ids": [[0], [2]],
         "state_dim_per_tensor": [[0], []], "kv_layer_ids": [3, 7, 3, 7]}
-    samples, pair = Samples("nixl"), nixl_pair()
+    samples, pair = Samples("nixl"), Pair("nixl")
     take = pair.recorder.take
     pair.receiver(ROOM)
     for name, value in state.items():
@@ -363,7 +357,7 @@ def nixl_shapes() -> Samples:
 
 
 def nixl_staging() -> Samples:
-    samples, pair = Samples("nixl"), nixl_pair()
+    samples, pair = Samples("nixl"), Pair("nixl")
     staging("nixl", samples, pair)
     return samples
 

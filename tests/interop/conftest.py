@@ -55,27 +55,40 @@ class Peer:
         self.process.stdout.close()
 
 
+def make_environment(name: str) -> None:
+    made = subprocess.run(["/usr/bin/python3", str(ROOT / "tools/setup/venv.py"), "--no-deps", name],
+                          check=False, timeout=SETUP_SECONDS, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    if made.returncode != 0:
+        lines = made.stdout.strip().splitlines() or ["it said nothing"]
+        pytest.skip(f"the environment {name} can't be made (tools/setup/venv.py): {lines[-1]}")
+
+
 @pytest.fixture(scope="session")
 def sglang_python() -> str:
     """Python of the pinned environment with SGLang; KVFERRY_SGLANG_PYTHON names another one."""
     named = os.environ.get("KVFERRY_SGLANG_PYTHON")
     if named:
         return named
-    made = subprocess.run(["/usr/bin/python3", str(ROOT / "tools/setup/venv.py"), "--no-deps",
-                           "peer-sglang"], check=False, timeout=SETUP_SECONDS,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if made.returncode != 0:
-        lines = made.stdout.strip().splitlines() or ["it said nothing"]
-        pytest.skip(f"SGLang's environment can't be made (tools/setup/venv.py): {lines[-1]}")
+    make_environment("peer-sglang")
     return str(ROOT / ".cache" / "venv-peer-sglang" / "bin" / "python")
+
+
+@pytest.fixture(scope="module", params=["mooncake", "nixl"])
+def flavour(request: pytest.FixtureRequest) -> str:
+    """SGLang's transfer backend, for tests that hold for each of them."""
+    if request.param == "nixl":
+        make_environment("peer-nixl")
+    return request.param
 
 
 class Peers:
     """Starts processes in a folder for their logs; end() ends them."""
 
-    def __init__(self, folder: pathlib.Path, python: str = "") -> None:
+    def __init__(self, folder: pathlib.Path, python: str = "", flavour: str = "mooncake") -> None:
         self.folder = folder
         self.python = python
+        self.flavour = flavour
         self.started: list[Peer] = []
 
     def spawn(self, *command: Any) -> Peer:
@@ -97,7 +110,7 @@ class Peers:
                **settings: Any) -> Peer:
         """A rank of SGLang that is ready. settings: of sglang_peer_main.py."""
         return self.ready(self.python, HERE / "sglang_peer_main.py", role, port, tp_size, tp_rank,
-                          json.dumps(settings))
+                          json.dumps({"BACKEND": self.flavour} | settings))
 
     def kvferry(self, registry: str, tp_size: int = 1, tp_rank: int = 0, port: int = 0,
                 pages: int = 64, aux_slots: int = 16) -> Peer:
@@ -126,6 +139,8 @@ def peers(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> collections
     made = Peers(tmp_path)
     if "sglang" in request.fixturenames:
         made.python = request.getfixturevalue("sglang_python")
+    if "flavour" in request.fixturenames:
+        made.flavour = request.getfixturevalue("flavour")
     yield made
     made.end()
 

@@ -5,13 +5,14 @@
         [SETTINGS]
 
 PORT is that of a bootstrap server on 127.0.0.1, which this process does not start. ROLE is prefill,
-decode, or mapping (PORT and what follows are not looked at). SETTINGS are PAGES, AUX_SLOTS and
-ENGINE of sglang_rank.py as a JSON object, where others are wanted. Each line of input is a command with
-its arguments; the answer is a line of output: {"value": ...} or {"error": text}.
+decode, or mapping (PORT and what follows are not looked at). SETTINGS are PAGES, AUX_SLOTS, BACKEND
+and ENGINE of sglang_rank.py as a JSON object, where others are wanted. Each line of input is a
+command with its arguments; the answer is a line of output: {"value": ...} or {"error": text}.
 """
 
 import hmac
 import json
+import os
 import sys
 import types
 from typing import Any
@@ -26,7 +27,8 @@ class Rank:
     def __init__(self, role: str, port: int, tp_size: int, tp_rank: int) -> None:
         import numpy
         self.numpy, self.role, self.address = numpy, role, f"127.0.0.1:{port}"
-        self.module = sglang_rank.load("mooncake", port, attn_tp_size=tp_size, attn_tp_rank=tp_rank)
+        self.module = sglang_rank.load(sglang_rank.BACKEND, port, attn_tp_size=tp_size,
+                                       attn_tp_rank=tp_rank)
         self.engine = vm_engine.install() if sglang_rank.ENGINE == "vm" else None
         # Buffers are of the size that the rank's share of the heads needs.
         item_bytes = sglang_rank.ITEM_BYTES * TOTAL_HEADS // tp_size
@@ -39,8 +41,11 @@ class Rank:
             kv_item_lens=[item_bytes] * len(self.buffers), total_kv_head_num=TOTAL_HEADS,
             kv_head_num=TOTAL_HEADS // tp_size)
         self.aux = arguments.memory[1]
-        self.manager = sglang_rank.manager(self.module, "mooncake", role, arguments)
+        self.manager = sglang_rank.manager(self.module, sglang_rank.BACKEND, role, arguments)
         self.handles: dict[int, Any] = {}
+
+    def part(self, name: str) -> Any:
+        return sglang_rank.part(self.module, sglang_rank.BACKEND, name)
 
     def pages(self, named: list[int] | None = None) -> Any:
         return self.numpy.array([0, 1, 2] if named is None else named, dtype=self.numpy.int32)
@@ -65,7 +70,7 @@ class Rank:
     # --- prefill ---
 
     def open_sender(self, room: int) -> None:
-        self.handles[room] = self.module.MooncakeKVSender(self.manager, self.address, room)
+        self.handles[room] = self.part("Sender")(self.manager, self.address, room)
 
     def send(self, room: int) -> None:
         self.handles[room].init(3, 0)
@@ -145,7 +150,7 @@ class Rank:
 
     def open_receiver(self, room: int) -> list[dict[str, Any]]:
         """The prefill ranks that it found."""
-        self.handles[room] = self.module.MooncakeKVReceiver(self.manager, self.address, room)
+        self.handles[room] = self.part("Receiver")(self.manager, self.address, room)
         self.handles[room].init(0)
         return self.handles[room].bootstrap_infos
 
@@ -212,7 +217,7 @@ class Rank:
                 for frame in self.manager.build_receiver_registration_message()]
 
     def query_dp_ranks(self, rooms: list[int]) -> dict[str, int]:
-        return self.module.MooncakeKVReceiver.query_prefill_dp_ranks(self.address, rooms)
+        return self.part("Receiver").query_prefill_dp_ranks(self.address, rooms)
 
 
 class Mapping:
@@ -242,15 +247,18 @@ def main() -> None:
     role, port, tp_size, tp_rank = sys.argv[1], *(int(each) for each in sys.argv[2:5])
     for name, value in json.loads(sys.argv[5] if len(sys.argv) > 5 else "{}").items():
         setattr(sglang_rank, name, value)
+    # Transfer libraries log to the standard output, which is for answers alone.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     target = Mapping() if role == "mapping" else Rank(role, port, tp_size, tp_rank)
-    print(json.dumps({"value": "ready"}), flush=True)
+    print(json.dumps({"value": "ready"}), file=answers, flush=True)
     for line in sys.stdin:
         verb, *arguments = json.loads(line)
         try:
             answer = {"value": getattr(target, verb)(*arguments)}
         except Exception as error:  # pylint: disable=broad-except
             answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
     sglang_rank.leave()
 
 

@@ -23,7 +23,8 @@ ITEM_BYTES = 256
 LAYERS = 2
 PAGES = 32
 AUX_SLOTS = 4
-ENGINE = "null"  # or "vm", which moves bytes
+BACKEND = "mooncake"
+ENGINE = "null"  # of Mooncake; or "vm", which moves bytes
 AUX_BYTES = (64, 64, 64, 64, 512, 512, 64)  # the room number comes last
 WAIT_SECONDS = 20.0
 
@@ -44,6 +45,8 @@ def load(backend: str, bootstrap_port: int, **settings: Any) -> Any:
     # Put there by a part of SGLang that is not loaded.
     logging.Logger.warning_once = lambda self, text, *values: self.warning(text, *values)
     if backend == "nixl":
+        # An agent's metadata has the host's addresses: those of the loopback device say nothing.
+        os.environ["UCX_TLS"], os.environ["UCX_NET_DEVICES"] = "tcp", "lo"
         use_packages_of("venv-peer-nixl")
         sys.modules["nixl"] = importlib.import_module("nixl_cu12")
         sys.modules["nixl._api"] = importlib.import_module("nixl_cu12._api")

@@ -21,8 +21,8 @@ def free_port():
 
 
 @pytest.fixture
-def registry(peers):
-    """Its port; it outlives every rank."""
+def registry(peers, flavour):
+    """Its port; it outlives every rank. All tests are of both flavours."""
     return peers.registry()
 
 
@@ -34,9 +34,9 @@ def make_pair(peers, registry):
 
 
 @pytest.fixture(scope="module")
-def shared_pair(tmp_path_factory, sglang_python):
+def shared_pair(tmp_path_factory, sglang_python, flavour):
     """A prefill and a decode rank that have found each other."""
-    peers = conftest.Peers(tmp_path_factory.mktemp("shared"), sglang_python)
+    peers = conftest.Peers(tmp_path_factory.mktemp("shared"), sglang_python, flavour)
     yield make_pair(peers, peers.registry())
     peers.end()
 
@@ -224,7 +224,7 @@ def test_decode_aborts_after_the_end(pair):
 
 
 @pytest.mark.parametrize("room", [281, 282])
-def test_prefill_aborts(pair, room):
+def test_prefill_aborts(pair, flavour, room):
     prefill, decode = pair
     open_room(decode, room)
     decode.ask("send_metadata", room, [3, 4], 0)
@@ -235,6 +235,8 @@ def test_prefill_aborts(pair, room):
         prefill.ask("send", room, [1])
     prefill.ask("abort", room, "the client went away")
     assert decode.ask("await_status", room, "Failed") == "Failed"
+    if flavour == "nixl":  # Mooncake's status has no reason
+        assert "the client went away" in decode.ask("failure", room)
     decode.ask("abort", room)
     decode.ask("await_release", room)
     decode.ask("clear", room)
@@ -273,6 +275,37 @@ def test_pages_beyond_the_pool_are_refused_and_not_written(pair):
     assert decode.ask("written_pages") == []
 
 
+def test_a_pool_larger_than_prefills_is_of_use_where_its_size_is_told(registry, flavour, kvferry,
+                                                                      sglang):
+    prefill = kvferry(f"127.0.0.1:{registry}")
+    decode = sglang("decode", registry, PAGES=128, AUX_SLOTS=16)
+    assert decode.ask("topology") is not None
+    if flavour == "nixl":
+        whole_room(prefill, decode, 1, targets=(127, 64))
+        assert decode.ask("written_pages") == [64, 127]
+    open_room(decode, 2)
+    decode.ask("send_metadata", 2, [128 if flavour == "nixl" else 64], 0)
+    prefill.ask("open_sender", 2)
+    assert decode.ask("await_status", 2, "Failed") == "Failed"
+
+
+def test_memory_that_is_called_device_memory_is_refused_by_its_name(own_pair, flavour):
+    if flavour != "nixl":
+        pytest.skip("Mooncake's registration does not say what memory it is")
+    prefill, decode = own_pair
+    whole_room(prefill, decode, 1)
+    # NIXL itself takes no memory of this host for device memory, so the word is put in here.
+    frames = decode.ask("registration")
+    assert frames[18] == "DRAM,DRAM,DRAM,DRAM"
+    frames[18] = "DRAM,DRAM,DRAM,VRAM"
+    decode.ask("say", prefill.ask("rank_port"), frames)
+    await_metric(prefill, "sglang_sessions_refused_total", 1)
+    open_room(decode, 2)
+    decode.ask("send_metadata", 2, [3], 0)
+    assert decode.ask("await_status", 2, "Failed") == "Failed"
+    assert "1 of decode's 4 KV buffers are device memory (VRAM)" in decode.ask("failure", 2)
+
+
 STRANGE = [
     [""],
     ["what", "is", "this"],
@@ -286,6 +319,9 @@ STRANGE = [
     ["BOOTSTRAP", "7", "127.0.0.1", "1"],
     ["9" * 40, "127.0.0.1", "1", "session", "", "", "", "1", "0", ""],
     ["x"] * 100,
+    ["NixlMsgGuard"],
+    ["NixlMsgGuard", "None", "127.0.0.1", "1", "agent"],
+    ["NixlMsgGuard", "17", "127.0.0.1", "1", "agent", "abc", "0", "1", "", "0", "0"],
 ]
 
 
@@ -295,23 +331,28 @@ def test_messages_that_make_no_sense_are_counted_and_harm_nobody(pair):
     for frames in STRANGE:
         decode.ask("say", port, frames)
         whole_room(prefill, decode, 50)
-    await_metric(prefill, "sglang_malformed_messages_total", 8)
+    await_metric(prefill, "sglang_malformed_messages_total", 11)
     await_metric(prefill, "sglang_aborts_of_strangers_total", 1)
     await_metric(prefill, "sglang_messages_not_served_total", 3)
 
 
-def test_a_registration_can_not_point_at_another_process(pair):
+def test_a_registration_can_not_point_at_another_process(pair, flavour):
     """Its port is the decode rank's own, so what a stranger says of memory is taken for that
     rank's words; a port that nobody owns names nobody."""
     prefill, decode = pair
     port = prefill.ask("rank_port")
     refused = prefill.ask("metric", "sglang_rooms_refused_total")
     frames = decode.ask("registration")
-    frames[2] = str(free_port())
-    frames[3] = "127.0.0.1:1"
+    nobodys = str(free_port())
+    if flavour == "nixl":
+        frames[3:5] = [nobodys, "stranger"]
+        room = ["NixlMsgGuard", "60", "127.0.0.1", nobodys, "stranger", "\0\0\0\0", "0", "1", "", "0",
+                "0"]
+    else:
+        frames[2:4] = [nobodys, "127.0.0.1:1"]
+        room = ["60", "127.0.0.1", nobodys, "127.0.0.1:1", "\0\0\0\0", "0", "", "1", "0", ""]
     decode.ask("say", port, frames)
-    decode.ask("say", port, ["60", "127.0.0.1", frames[2], "127.0.0.1:1", "\0\0\0\0", "0", "", "1",
-                             "0", ""])
+    decode.ask("say", port, room)
     whole_room(prefill, decode, 61)
     await_metric(prefill, "sglang_sessions_refused_total", 1)
     await_metric(prefill, "sglang_rooms_refused_total", refused + 1)
@@ -335,7 +376,7 @@ def test_decode_is_killed_and_comes_back(registry, own_pair, sglang):
     assert again.ask("written_pages") == [5, 9]
 
 
-def test_prefill_is_killed_and_comes_back(sglang, kvferry, monkeypatch):
+def test_prefill_is_killed_and_comes_back(flavour, sglang, kvferry, monkeypatch):
     """Its registry dies and comes with it, as SGLang's rank 0 has it; that is what decode watches."""
     monkeypatch.setenv("SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL", "2")
     monkeypatch.setenv("SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE", "1")

@@ -111,7 +111,6 @@ PrefillTranslatorConfig translator_config(const KvArgs& args, const Options& opt
   config.reach = reach_by_process(layout, dialect.aux);
   config.decode_pages = dialect.decode_pages;
   config.decode_aux_slots = dialect.decode_aux_slots;
-  config.vram_is_host = dialect.vram_is_host;
   config.max_sessions = options.max_peers;
   config.max_rooms = options.max_rooms;
   config.greeting_timeout = milliseconds(options.hello_timeout_ms);

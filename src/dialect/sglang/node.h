@@ -50,9 +50,6 @@ struct DialectOptions {
   // Pages beyond are refused.
   std::uint32_t decode_pages = 0;
   std::uint32_t decode_aux_slots = 0;
-  // Prefill: NIXL's decode ranks run on a CPU. SGLang calls their pools VRAM all the same, and what
-  // is called so is refused otherwise.
-  bool vram_is_host = false;
   CodecLimits limits;
   PushEndpointsConfig endpoints;
 };

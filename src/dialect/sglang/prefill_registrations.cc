@@ -45,8 +45,7 @@ void PrefillTranslator::enrol(DecodeRank rank) {
   if (is_claimed_by_another(rank)) {
     return;
   }
-  std::optional<std::string> refused =
-      why_not_served(rank, config_.self.layout, config_.vram_is_host);
+  std::optional<std::string> refused = why_not_served(rank, config_.self.layout);
   wire::TransportOffer offer;
   if (!refused) {
     Result<wire::TransportOffer> reached = config_.reach(rank);

@@ -44,7 +44,6 @@ struct PrefillTranslatorConfig {
   // own.
   std::uint32_t decode_pages = 0;
   std::uint32_t decode_aux_slots = 0;
-  bool vram_is_host = false;  // as for why_not_served()
   std::size_t max_sessions = 1'024;
   std::size_t max_rooms = 65'536;  // open at one time, and remembered as unproven
   // From a registration until the core has taken the session up.

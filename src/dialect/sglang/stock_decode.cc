@@ -105,13 +105,10 @@ RoomRequest room_request_of(const NixlMetadata& metadata) {
           metadata.is_dummy};
 }
 
-std::optional<std::string> why_not_served(const DecodeRank& rank, const LayoutShape& own,
-                                          bool vram_is_host) {
-  if (rank.vram_buffers > 0 && !vram_is_host) {
-    return fmt::format(
-        "{} of decode's {} KV buffers are in device memory (VRAM), which can't be written to from "
-        "here; vram_is_host is for ranks that call host memory so",
-        rank.vram_buffers, rank.memory.kv_pointers.size());
+std::optional<std::string> why_not_served(const DecodeRank& rank, const LayoutShape& own) {
+  if (rank.vram_buffers > 0) {
+    return fmt::format("{} of decode's {} KV buffers are device memory (VRAM), which is not served",
+                       rank.vram_buffers, rank.memory.kv_pointers.size());
   }
   if (Reason reason = why_no_place(rank, own)) {
     return reason;

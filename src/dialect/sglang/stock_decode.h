@@ -48,10 +48,9 @@ struct RoomRequest {
 RoomRequest room_request_of(const MooncakeMetadata& metadata);
 RoomRequest room_request_of(const NixlMetadata& metadata);
 
-// Why a prefill rank with this layout serves no room of the decode rank, if it does not.
-// vram_is_host: what is called device memory is this host's; else it is refused by its name, since
-// bytes written to the host's side of such an address would be lost without a word.
-std::optional<std::string> why_not_served(const DecodeRank& rank, const LayoutShape& own,
-                                          bool vram_is_host);
+// Why a prefill rank with this layout serves no room of the decode rank, if it does not. Device
+// memory is refused by its name, without a try: what a write to the host's side of such an address
+// does is the driver's affair.
+std::optional<std::string> why_not_served(const DecodeRank& rank, const LayoutShape& own);
 
 }  // namespace kvferry::sglang

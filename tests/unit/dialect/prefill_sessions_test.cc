@@ -274,21 +274,14 @@ TEST(PrefillNixl, APoolOfNoOrTooManyPagesIsRefused) {
   }
 }
 
-TEST(PrefillNixl, DeviceMemoryIsRefusedUnlessItIsKnownToBeTheHosts) {
-  PrefillTranslatorConfig config = Rig::config();
+TEST(PrefillNixl, DeviceMemoryIsRefused) {
+  Rig rig(Flavour::kNixl);
   DecodeRank on_device = registration();
   on_device.vram_buffers = 1;
-  Rig rig(Flavour::kNixl, config);
   rig.arrive(on_device);
   rig.arrive(metadata(1));
-  EXPECT_THAT(rig.take_sent(),
-              ElementsAre(HasSubstr("room 1 failed: 1 of decode's 2 KV buffers are in device "
-                                    "memory (VRAM)")));
-  config.vram_is_host = true;
-  Rig trusting(Flavour::kNixl, config);
-  trusting.arrive(on_device);
-  trusting.arrive(metadata(1));
-  EXPECT_EQ(trusting.status(trusting.send(1)), KvPoll::kTransferring);
+  EXPECT_THAT(rig.take_sent(), ElementsAre(HasSubstr("room 1 failed: 1 of decode's 2 KV buffers "
+                                                     "are device memory (VRAM)")));
 }
 
 TEST(PrefillNixl, ARegistrationWithoutMemoryKindsIsOfDeviceMemory) {
