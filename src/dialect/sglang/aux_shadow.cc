@@ -57,6 +57,14 @@ std::vector<std::uint64_t> AuxShadow::pointers() const {
   return out;
 }
 
+std::vector<std::span<std::byte>> AuxShadow::memory() {
+  std::vector<std::span<std::byte>> out;
+  for (auto& buffer : memory_) {
+    out.push_back(std::as_writable_bytes(std::span(buffer)));
+  }
+  return out;
+}
+
 std::span<std::byte> AuxShadow::item(std::size_t buffer, std::uint32_t slot) {
   const std::size_t bytes = buffers_.item_bytes[buffer];
   return std::as_writable_bytes(std::span(memory_[buffer])).subspan(slot * bytes, bytes);

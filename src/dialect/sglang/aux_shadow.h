@@ -28,6 +28,8 @@ class AuxShadow {
   static Result<std::unique_ptr<AuxShadow>> make(const Region& aux, AuxBuffers buffers);
 
   std::vector<std::uint64_t> pointers() const;  // of the buffers, as registered
+  // The buffers; they stay where they are as long as this.
+  std::vector<std::span<std::byte>> memory();
   std::uint32_t slot_count() const { return aux_.item_count; }
 
   // Before the slot is granted: what an earlier room left there must not be taken for the next

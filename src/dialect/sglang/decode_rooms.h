@@ -40,6 +40,7 @@ struct DecodeTarget {
   // --- SGLang's side ---
   bool has_succeeded = false;
   bool has_spoken = false;  // a status of this room came: it has activated the room
+  bool has_failed = false;  // said so
   bool has_acknowledged = false;
   bool is_lost = false;  // its endpoint; nothing will prove that it is through
 

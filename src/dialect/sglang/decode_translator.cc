@@ -63,6 +63,26 @@ bool DecodeTranslator::owns(const PeerAddress& address) const {
   return prefill_rank_of(address).has_value();
 }
 
+bool DecodeTranslator::is_nixl() const {
+  return std::holds_alternative<NixlRegistration>(config_.registration);
+}
+
+// SGLang's prefill dies of a registration of host memory whose share of the heads is another than
+// its own, in NIXL's flavour: its only control thread ends.
+Result<StockPairing> DecodeTranslator::pair(const PrefillRank& rank) const {
+  const LayoutShape& own = config_.self.layout;
+  const std::uint32_t own_size = own.rank.tp_size;
+  if (is_nixl() && decode_shape(own).kv == KvKind::kHeads && rank.shape.tp_size != own_size) {
+    return fail(
+        FailureCode::kLayoutMismatch,
+        fmt::format("prefill has {} TP ranks and decode {}: in NIXL's flavour SGLang writes "
+                    "heads to host memory with equal sizes alone",
+                    rank.shape.tp_size, own_size),
+        FailureWhere::kPeer, to_text(rank.endpoint));
+  }
+  return pair_with(rank, own);
+}
+
 const RankEndpoint& DecodeTranslator::own_endpoint() const {
   return std::visit([](const auto& each) -> const RankEndpoint& { return each.endpoint; },
                     config_.registration);
@@ -77,8 +97,8 @@ void DecodeTranslator::handle_dial(PeerId id, const PeerAddress& address) {
   }
   Peer* peer = find(id);
   if (peer == nullptr) {
-    auto made = std::make_unique<Peer>(Peer{
-        id, address, *rank, pair_with(*rank, config_.self.layout), false, {}, {}, false, 1, 0, {}});
+    auto made = std::make_unique<Peer>(
+        Peer{id, address, *rank, pair(*rank), false, {}, {}, false, 1, 0, {}});
     peer = peers_.emplace(id, std::move(made)).first->second.get();
     ++endpoints_[address.endpoint].users;
   } else {
@@ -86,8 +106,10 @@ void DecodeTranslator::handle_dial(PeerId id, const PeerAddress& address) {
   }
   Endpoint& endpoint = endpoints_[address.endpoint];
   outputs_.emplace_back(HoldEndpoint{rank->endpoint});
-  std::visit([&](const auto& registration) { send(rank->endpoint, registration); },
-             config_.registration);
+  if (peer->pairing) {
+    std::visit([&](const auto& registration) { send(rank->endpoint, registration); },
+               config_.registration);
+  }
   peer->is_up = endpoint.is_up;
   if (peer->is_up) {
     outputs_.emplace_back(VirtualPeerUp{id});

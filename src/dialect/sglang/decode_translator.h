@@ -12,7 +12,8 @@
 //
 // Limits of what an ABORT_ACK proves: where several decode ranks take a room from one prefill rank,
 // that rank may acknowledge before it has heard of all of them, and write afterwards; there an
-// acknowledgement counts only after a status of the room.
+// acknowledgement counts only after a status of the room. In NIXL's flavour it does not count of a
+// rank that has said that the room failed: an error of NIXL's ends no write.
 #pragma once
 
 #include <chrono>
@@ -121,6 +122,8 @@ class DecodeTranslator final : public Translator {
   wire::Introduction introduction(const Peer& peer, wire::TransportOffer offer) const;
   void refuse_hello(const Peer& peer, const wire::Hello& hello, const Failure& reason);
   const RankEndpoint& own_endpoint() const;
+  bool is_nixl() const;
+  Result<StockPairing> pair(const PrefillRank& rank) const;
   Peer* find(PeerId peer) const;
   Peer* find_live(const DecodeTarget& target) const;
 

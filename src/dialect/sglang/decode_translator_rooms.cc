@@ -309,6 +309,7 @@ void DecodeTranslator::on(const RoomStatus& status) {
     succeeded(*attempt, *target);
   } else {
     target->has_spoken = true;
+    target->has_failed = true;
     if (attempt->phase == DecodeAttempt::Phase::kOpen) {
       say_failed(*attempt,
                  at_peer(FailureCode::kUnspecified,
@@ -393,6 +394,11 @@ void DecodeTranslator::on(const AbortAck& ack) {
   if (attempt->is_shared && !target->is_dummy && !target->has_spoken) {
     refuse("sglang_acks_unproven",
            "it may not have heard of all decode ranks of the room, and write yet");
+    return;
+  }
+  if (target->has_failed && is_nixl()) {
+    // SGLang takes a write that NIXL ended with an error to be over; its bytes may come yet.
+    refuse("sglang_acks_unproven", "it said that the room failed, which ends no write of NIXL's");
     return;
   }
   release_endpoint(*target);

@@ -175,9 +175,8 @@ DialectNode::~DialectNode() = default;
 
 Result<std::unique_ptr<DialectNode>> DialectNode::create(KvArgs args, Options options,
                                                          const DialectOptions& dialect) {
-  if (args.role == Role::kDecode && dialect.flavour != Flavour::kMooncake) {
-    return unfit(fmt::format("a decode rank is served in Mooncake's flavour, not {}",
-                             to_string(dialect.flavour)));
+  if (args.role == Role::kDecode && dialect.flavour == Flavour::kMori) {
+    return unfit("a decode rank is served in Mooncake's flavour and in NIXL's, not in Mori's");
   }
   for (const Status& checked : {check_regions(args), check(dialect.aux)}) {
     if (!checked) {

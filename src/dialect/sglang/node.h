@@ -12,9 +12,12 @@
 // Threads: as KvManager.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +30,18 @@
 #include "kvferry/kv_manager.h"
 
 namespace kvferry::sglang {
+
+// A NIXL agent of the host program's. Prefill's agents write to this process through it, so it must
+// live, and take in what comes, as long as the node.
+struct NixlAgent {
+  std::string name;
+  std::vector<std::uint8_t> metadata;  // as the agent gives it out once the memory is registered
+};
+// Makes the agent and registers the pieces of memory with it, all of them DRAM. They are what
+// prefill may write to, and stay in place as long as the node: the pages of each region, then
+// SGLang's metadata buffers. Called once, by create(), on its thread; a failure fails that.
+using NixlAgentMaker =
+    std::function<Result<NixlAgent>(std::span<const std::span<std::byte>> memory)>;
 
 struct DialectOptions {
   // Decode: that of its prefill ranks (their --disaggregation-transfer-backend), which nothing
@@ -44,6 +59,8 @@ struct DialectOptions {
   // Decode: the name that this process has with the transfer engine of its prefill ranks; empty:
   // host and process number, for engines that copy by process_vm_writev.
   std::string session;
+  // Decode: must be there in NIXL's flavour, and is not looked at in another.
+  NixlAgentMaker nixl_agent;
   std::optional<std::uint16_t> http_port;  // of the server's API, told to decode
   // Prefill: sizes of the decode ranks' pools where they are larger than this rank's, which
   // SGLang's registrations don't tell, but for the pages in NIXL's flavour; 0: as this rank's own.
@@ -57,7 +74,7 @@ struct DialectOptions {
 class DialectNode {
  public:
   // args.regions: as SGLang's pools lie, K of every layer, then V of every layer (or one kOther for
-  // each), and one aux region; no state. A decode rank is served in Mooncake's flavour alone.
+  // each), and one aux region; no state. Mori's flavour is not served.
   static Result<std::unique_ptr<DialectNode>> create(KvArgs args, Options options,
                                                      const DialectOptions& dialect);
   ~DialectNode();

@@ -336,9 +336,7 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
   void take(ToEndpoint& to) {
     EXPECT_EQ(to.endpoint.ip, "10.0.0.9");
     EXPECT_TRUE(held_.contains(to_text(to.endpoint)));
-    if (connects && up_.insert(to_text(to.endpoint)).second) {
-      orders_.push_back([this, where = to.endpoint] { translator_.handle_endpoint_up(where); });
-    }
+    come_up(to.endpoint);
     if (on_message) {
       on_message(to.endpoint.port - kRigFirstPort, to.message);
     }
@@ -374,7 +372,15 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
     text += target.prefix_tokens > 0 ? fmt::format(" prefix {}", target.prefix_tokens) : "";
     return text + (target.decode_ranks > 1 ? fmt::format(" of {}", target.decode_ranks) : "");
   }
-  void take(HoldEndpoint& hold) { held_.insert(to_text(hold.endpoint)); }
+  void take(HoldEndpoint& hold) {
+    held_.insert(to_text(hold.endpoint));
+    come_up(hold.endpoint);
+  }
+  void come_up(const RankEndpoint& endpoint) {
+    if (connects && up_.insert(to_text(endpoint)).second) {
+      orders_.push_back([this, endpoint] { translator_.handle_endpoint_up(endpoint); });
+    }
+  }
   void take(LeaveEndpoint& leave) {
     EXPECT_EQ(held_.erase(to_text(leave.endpoint)), 1U);
     ++left_;

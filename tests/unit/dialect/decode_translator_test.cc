@@ -107,6 +107,37 @@ TEST(DecodeTranslator, NixlHasItsOwnRegistrationMetadataAndDummies) {
   EXPECT_EQ(rig.cause(receiver), "xfer ERR");
 }
 
+// Stock SGLang's only control thread would end with that registration.
+TEST(DecodeTranslator, NixlIsToldNothingByADecodeRankWithAnotherShareOfTheHeads) {
+  DecodeRig rig({2, 1, false, true});
+  const core::ReceiverId receiver = rig.grant(1);
+  EXPECT_EQ(rig.status(receiver), KvPoll::kFailed);
+  EXPECT_THAT(rig.cause(receiver), HasSubstr("prefill has 2 TP ranks and decode 1"));
+  EXPECT_THAT(rig.take_sent(), IsEmpty());
+}
+
+// SGLang acknowledges then, but what NIXL has given up may arrive all the same.
+TEST(DecodeTranslator, AfterAnErrorOfNixlsAnAcknowledgementProvesNothing) {
+  for (const bool nixl : {true, false}) {
+    DecodeRig rig({1, 1, false, nixl});
+    const core::ReceiverId receiver = rig.grant(1);
+    rig.arrive(RoomStatus{RoomId(1), KvPoll::kFailed, 0, "xfer ERR"});
+    EXPECT_EQ(rig.status(receiver), KvPoll::kFailed);
+    rig.acknowledge(1, 1);
+    EXPECT_EQ(rig.take_released().empty(), nixl);
+    EXPECT_EQ(rig.take_not_done().size(), nixl ? 1U : 0U);
+    EXPECT_EQ(rig.translator().open_rooms(), nixl ? 1U : 0U);
+  }
+}
+
+TEST(DecodeTranslator, NixlsAcknowledgementOfAnAbortFreesThePages) {
+  DecodeRig rig({1, 1, false, true});
+  rig.abort(rig.grant(1));
+  EXPECT_THAT(rig.take_released(), IsEmpty());
+  rig.acknowledge(1, 1);
+  EXPECT_THAT(rig.take_released(), ElementsAre(5, 6));
+}
+
 // --- aux ---
 
 TEST(DecodeTranslator, TheLastDoneWaitsForTheRoomNumberInTheAuxSlot) {

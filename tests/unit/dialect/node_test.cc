@@ -272,6 +272,35 @@ TEST_F(NodeTest, ARegistrationOfAPortThatNobodyHasIsRefused) {
   EXPECT_EQ(*decode_->page(0, 5), std::byte{0});
 }
 
+// The agent is the host program's; what prefill may write to has to be registered with it.
+TEST_F(NodeTest, ADecodeRankOfNixlsFlavourHasItsAgentMadeForAllThatIsWritten) {
+  KvArgs decode = args();
+  decode.role = Role::kDecode;
+  DialectOptions options = dialect();
+  options.flavour = Flavour::kNixl;
+  const auto why_not = [&] {
+    const auto node = DialectNode::create(decode, Options{}, options);
+    return node ? "it was made" : node.error().what;
+  };
+  EXPECT_THAT(why_not(), HasSubstr("DialectOptions::nixl_agent"));
+  options.nixl_agent = [](auto) { return fail(FailureCode::kOperatingSystem, "no device"); };
+  EXPECT_THAT(why_not(), HasSubstr("no device"));
+  options.nixl_agent = [](auto) { return NixlAgent{"name", {}}; };
+  EXPECT_THAT(why_not(), HasSubstr("without metadata"));
+  std::vector<std::span<std::byte>> given;
+  options.nixl_agent = [&](std::span<const std::span<std::byte>> memory) {
+    given.assign(memory.begin(), memory.end());
+    return NixlAgent{"name", {1, 2, 3}};
+  };
+  EXPECT_THAT(why_not(), "it was made");
+  ASSERT_EQ(given.size(), 2 + kAuxItemBytes.size());
+  EXPECT_EQ(given[0].data(), pools_[0].data());
+  EXPECT_EQ(given[1].size(), kPoolBytes);
+  EXPECT_GE(given[2].size(), std::size_t{64} * kSlots);
+  options.flavour = Flavour::kMori;
+  EXPECT_THAT(why_not(), HasSubstr("not in Mori's"));
+}
+
 TEST_F(NodeTest, ArgumentsThatSglangCanNotMeetAreRefused) {
   const auto why_not = [&](const KvArgs& wanted, const DialectOptions& options) {
     const auto node = DialectNode::create(wanted, Options{}, options);
