@@ -120,9 +120,14 @@ class Peers:
 
     def kvferry_decode(self, registry: str, tp_size: int = 1, tp_rank: int = 0, pages: int = 64,
                        aux_slots: int = 16, patience_ms: int = 5_000) -> Peer:
-        """A kvferry decode rank with SGLang's dialect."""
-        return self.ready(os.environ["KVFERRY_SGLANG_DECODE"], registry, tp_size, tp_rank, pages,
-                          aux_slots, patience_ms)
+        """A kvferry decode rank with SGLang's dialect; with NIXL in a process that has an agent."""
+        program = [os.environ["KVFERRY_SGLANG_DECODE"]]
+        if self.flavour == "nixl":
+            library = os.environ.get("KVFERRY_SGLANG_DECODE_LIBRARY")
+            if not library:
+                pytest.skip("a sanitized build makes no library for Python")
+            program = [self.python, HERE / "nixl_decode_main.py", library]
+        return self.ready(*program, registry, tp_size, tp_rank, pages, aux_slots, patience_ms)
 
     def ready(self, *command: Any) -> Peer:
         peer = self.spawn(*command)

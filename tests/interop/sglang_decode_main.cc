@@ -2,6 +2,9 @@
 //
 //   kvferry_sglang_decode REGISTRY TP_SIZE TP_RANK PAGES AUX_SLOTS PATIENCE_MS
 //
+// Built as a library, too, for a process that has a NIXL agent (nixl_decode_main.py) and so speaks
+// that flavour.
+//
 // REGISTRY is host:port of SGLang's bootstrap routes. Rooms wait PATIENCE_MS for their prefill
 // ranks to be found there. Sizes and layout are those of
 // sglang_peer_main.py. Each line of input is a command with its arguments; the answer is a line of
@@ -11,10 +14,12 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +36,7 @@ struct Settings {
   std::string registry;
   RankSizes sizes;
   std::uint32_t patience_ms = 5'000;
+  NixlAgentMaker nixl_agent;  // if there, NIXL's flavour is spoken
 };
 
 class DecodeRank {
@@ -63,6 +69,8 @@ Status DecodeRank::start() {
   DialectOptions dialect;
   dialect.registries = {settings_.registry};
   dialect.aux.item_bytes = kAuxItemBytes;
+  dialect.flavour = settings_.nixl_agent ? Flavour::kNixl : Flavour::kMooncake;
+  dialect.nixl_agent = settings_.nixl_agent;
   Options options;
   options.http_total_timeout_ms = settings_.patience_ms;
   options.bootstrap_timeout_ms = 2 * settings_.patience_ms;
@@ -218,8 +226,18 @@ std::string DecodeRank::carry_out(router::JsonView command) {
   throw std::runtime_error("no such command: " + verb);
 }
 
-int serve(const Settings& settings) {
-  DecodeRank rank(settings);
+int serve(int count, char** arguments, NixlAgentMaker nixl_agent) {
+  if (count != 7) {
+    fmt::print(stderr,
+               "usage: kvferry_sglang_decode REGISTRY TP_SIZE TP_RANK PAGES AUX_SLOTS "
+               "PATIENCE_MS\n");
+    return 2;
+  }
+  const auto number = [&](int at) { return static_cast<std::uint32_t>(std::stoul(arguments[at])); };
+  DecodeRank rank({arguments[1],
+                   {number(2), number(3), number(4), number(5)},
+                   number(6),
+                   std::move(nixl_agent)});
   if (const Status started = rank.start(); !started) {
     fmt::print(stderr, "{}\n", to_string(started.error()));
     return 1;
@@ -231,14 +249,34 @@ int serve(const Settings& settings) {
 }  // namespace
 }  // namespace kvferry::sglang
 
-int main(int count, char** arguments) {
-  if (count != 7) {
-    fmt::print(stderr,
-               "usage: kvferry_sglang_decode REGISTRY TP_SIZE TP_RANK PAGES AUX_SLOTS "
-               "PATIENCE_MS\n");
-    return 2;
-  }
-  const auto number = [&](int at) { return static_cast<std::uint32_t>(std::stoul(arguments[at])); };
-  return kvferry::sglang::serve(
-      {arguments[1], number(2), number(3), number(4), number(5), number(6)});
+// The caller's agent for so many pieces of memory. It leaves a name that ends with 0 and the
+// metadata where it is told, and returns the size of the metadata; 0: it could not be made.
+using MakeNixlAgent = std::size_t (*)(const std::uint64_t* addresses, const std::uint64_t* bytes,
+                                      std::size_t count, char* name, std::size_t name_bytes,
+                                      std::uint8_t* metadata, std::size_t metadata_bytes);
+
+extern "C" int kvferry_sglang_decode(int count, char** arguments, MakeNixlAgent make) {
+  using namespace kvferry;
+  return sglang::serve(
+      count, arguments,
+      [make](std::span<const std::span<std::byte>> memory) -> Result<sglang::NixlAgent> {
+        std::vector<std::uint64_t> addresses;
+        std::vector<std::uint64_t> bytes;
+        for (const std::span<std::byte> piece : memory) {
+          addresses.push_back(reinterpret_cast<std::uint64_t>(piece.data()));
+          bytes.push_back(piece.size());
+        }
+        std::array<char, 256> name{};
+        std::vector<std::uint8_t> metadata(1U << 20);
+        metadata.resize(make(addresses.data(), bytes.data(), memory.size(), name.data(),
+                             name.size(), metadata.data(), metadata.size()));
+        if (metadata.empty()) {
+          return fail(FailureCode::kOperatingSystem, "the NIXL agent could not be made");
+        }
+        return sglang::NixlAgent{name.data(), std::move(metadata)};
+      });
 }
+
+#ifndef KVFERRY_AS_LIBRARY
+int main(int count, char** arguments) { return kvferry::sglang::serve(count, arguments, {}); }
+#endif

@@ -17,6 +17,7 @@ import sys
 import types
 from typing import Any
 
+import nixl_gate
 import sglang_rank
 import vm_engine
 
@@ -29,7 +30,8 @@ class Rank:
         self.numpy, self.role, self.address = numpy, role, f"127.0.0.1:{port}"
         self.module = sglang_rank.load(sglang_rank.BACKEND, port, attn_tp_size=tp_size,
                                        attn_tp_rank=tp_rank)
-        self.engine = vm_engine.install() if sglang_rank.ENGINE == "vm" else None
+        nixl = sglang_rank.BACKEND == "nixl"
+        self.engine = vm_engine.install() if sglang_rank.ENGINE == "vm" and not nixl else None
         # Buffers are of the size that the rank's share of the heads needs.
         item_bytes = sglang_rank.ITEM_BYTES * TOTAL_HEADS // tp_size
         self.buffers = [numpy.zeros(sglang_rank.PAGES * item_bytes, numpy.uint8)
@@ -42,6 +44,8 @@ class Rank:
             kv_head_num=TOTAL_HEADS // tp_size)
         self.aux = arguments.memory[1]
         self.manager = sglang_rank.manager(self.module, sglang_rank.BACKEND, role, arguments)
+        if nixl and role == "prefill":
+            self.engine = nixl_gate.NixlGate(self.manager)
         self.handles: dict[int, Any] = {}
 
     def part(self, name: str) -> Any:

@@ -37,6 +37,13 @@ def use_packages_of(venv: str) -> None:
     sys.path.append(str(folder))
 
 
+def use_nixl() -> None:
+    """Makes NIXL importable, with agents that speak over the loopback device. (An agent's metadata
+    has its host's addresses, of which others are not to be told.)"""
+    os.environ["UCX_TLS"], os.environ["UCX_NET_DEVICES"] = "tcp", "lo"
+    use_packages_of("venv-peer-nixl")
+
+
 def load(backend: str, bootstrap_port: int, **settings: Any) -> Any:
     """Returns SGLang's module of the backend. settings override those of sglang_cpu."""
     if backend == "mori":
@@ -45,9 +52,7 @@ def load(backend: str, bootstrap_port: int, **settings: Any) -> Any:
     # Put there by a part of SGLang that is not loaded.
     logging.Logger.warning_once = lambda self, text, *values: self.warning(text, *values)
     if backend == "nixl":
-        # An agent's metadata has the host's addresses: those of the loopback device say nothing.
-        os.environ["UCX_TLS"], os.environ["UCX_NET_DEVICES"] = "tcp", "lo"
-        use_packages_of("venv-peer-nixl")
+        use_nixl()
         sys.modules["nixl"] = importlib.import_module("nixl_cu12")
         sys.modules["nixl._api"] = importlib.import_module("nixl_cu12._api")
     current = sys.modules["sglang.srt.runtime_context"].get_parallel()

@@ -27,15 +27,15 @@ def start_decodes(peers, registry, tp_size=1):
 
 
 @pytest.fixture
-def registry(peers):
-    """Its port; it outlives every rank."""
+def registry(peers, flavour):
+    """Its port; it outlives every rank. All tests are of both flavours."""
     return peers.registry()
 
 
 @pytest.fixture(scope="module")
-def shared_pair(tmp_path_factory, sglang_python):
+def shared_pair(tmp_path_factory, sglang_python, flavour):
     """A prefill and a decode rank."""
-    peers = conftest.Peers(tmp_path_factory.mktemp("shared"), sglang_python)
+    peers = conftest.Peers(tmp_path_factory.mktemp("shared"), sglang_python, flavour)
     registry = peers.registry()
     yield start_prefills(peers, registry)[0], start_decodes(peers, registry)[0]
     peers.end()
@@ -169,12 +169,26 @@ def test_a_full_prefix_hit_moves_aux_alone(pair):
 
 
 @pytest.mark.parametrize("prefill_tp, decode_tp", [(2, 2), (2, 1), (1, 2)])
-def test_ranks_of_tensor_parallel_engines_exchange_their_shares(peers, registry, sglang, prefill_tp,
-                                                                decode_tp):
+def test_ranks_of_tensor_parallel_engines_exchange_their_shares(peers, registry, flavour, sglang,
+                                                                prefill_tp, decode_tp):
+    if flavour == "nixl" and prefill_tp != decode_tp:
+        pytest.skip("stock SGLang can't: see the test below")
     prefills = start_prefills(peers, registry, prefill_tp)
     decodes = start_decodes(peers, registry, decode_tp)
     for room in (1, 2):
         whole_room(prefills, decodes, room, targets=(5, 9 + room))
+
+
+def test_what_a_stock_prefill_would_die_of_is_not_said_to_it(peers, registry, flavour, sglang):
+    """Its only control thread ends with the registration of host memory of another TP size."""
+    if flavour != "nixl":
+        pytest.skip("it is served")
+    prefills, [decode] = start_prefills(peers, registry, 2), start_decodes(peers, registry)
+    decode.ask("open_receiver", 1)
+    assert decode.ask("await_status", 1, "Success") == "Failed"
+    assert "prefill has 2 TP ranks and decode 1" in decode.ask("failure", 1)
+    decodes = start_decodes(peers, registry, 2)
+    whole_room(prefills, decodes, 2)
 
 
 def test_many_rooms_of_which_some_are_aborted(peers, registry, sglang):
@@ -271,25 +285,32 @@ def test_an_abort_by_prefill_alone_ends_the_room_when_decode_ends_it(pair):
     clear([prefill], [decode], 25)
 
 
-def test_a_failed_write_fails_the_room_and_frees_nothing(own_pair):
-    """After an engine's error stock SGLang never acknowledges: whether it writes on is not known."""
+def test_a_failed_write_fails_the_room_and_frees_nothing(own_pair, flavour):
+    """After an engine's error whether it writes on is not known: stock SGLang never acknowledges
+    then, and with NIXL it does all the same."""
     prefill, decode = own_pair
     prefill.ask("fail_writes", True)
     open_room([prefill], [decode], 26)
     send([prefill], 26)
     assert decode.ask("await_status", 26, "Success") == "Failed"
-    assert "prefill says that the room failed" in decode.ask("failure", 26)
+    assert ("NIXL transfer encountered ERR" if flavour == "nixl" else
+            "prefill says that the room failed") in decode.ask("failure", 26)
+    if flavour == "nixl":
+        await_metric(decode, "sglang_acks_unproven_total", 1)
     await_metric(decode, "quarantined_pages", 2)
     assert decode.ask("released") == []
-    # The end of the process is the proof that it does not.
     prefill.kill()
-    assert decode.ask("await_released", 2) == [5, 9]
+    if flavour == "mooncake":  # the end of the process is the proof that it does not
+        assert decode.ask("await_released", 2) == [5, 9]
+    else:  # what it has sent may still wait in a socket
+        await_metric(decode, "sglang_endpoints_lost_total", 1)
+        assert decode.ask("released") == []
 
 
 # --- restarts ---
 
 
-def test_a_killed_prefill_fails_its_rooms_and_the_next_one_serves(peers, registry, sglang):
+def test_a_killed_prefill_fails_its_rooms_and_the_next_one_serves(peers, registry, flavour, sglang):
     [prefill], [decode] = start_prefills(peers, registry), start_decodes(peers, registry)
     whole_room([prefill], [decode], 1)
     prefill.ask("hold_writes")
@@ -299,10 +320,13 @@ def test_a_killed_prefill_fails_its_rooms_and_the_next_one_serves(peers, registr
     prefill.kill()
     assert decode.ask("await_status", 2, "Success") == "Failed"
     assert "lost" in decode.ask("failure", 2)
-    assert decode.ask("await_released", 2) == [5, 9], "its process has ended"
+    if flavour == "mooncake":
+        assert decode.ask("await_released", 2) == [5, 9], "its process has ended"
     decode.ask("clear", 2)
     [prefill] = start_prefills(peers, registry)
-    whole_room([prefill], [decode], 3)
+    whole_room([prefill], [decode], 3, targets=(7, 11), slot=4)
+    if flavour == "nixl":
+        assert decode.ask("released") == [], "nothing is known of its writes"
 
 
 def test_a_killed_decode_leaves_prefill_serving_the_next_one(peers, registry, sglang):
@@ -364,14 +388,16 @@ def test_room_zero_is_refused(pair):
     decode.ask("clear", 0)
 
 
-def test_what_strangers_say_changes_nothing(pair):
+def test_what_strangers_say_changes_nothing(pair, flavour):
     prefill, decode = pair
+    tag = ["KV_STATUS"] if flavour == "nixl" else []
     prefill.ask("hold_writes")
     open_room([prefill], [decode], 41)
     send([prefill], 41)
     prefill.ask("await_held")
     refused = decode.ask("metric", "sglang_statuses_refused_total")
-    for frames in (["41", "4", "7"], ["42", "4", "0"], ["41", "2", "0"], ["x"], ["41"],
+    for frames in ([*tag, "41", "4", "7"], [*tag, "42", "4", "0"], [*tag, "41", "2", "0"], ["x"],
+                   [*tag, "41"],
                    ["ABORT_ACK", "41", "0", "1"], ["ABORT_ACK", "41"], ["ABORT_ACK"],
                    ["AUX_DATA", "41", "6", "9", "\0\0\0\x40", "x" * 64],
                    ["AUX_DATA", "41", "60", "3", "\0\0\0\x40", "x" * 64],
