@@ -1,6 +1,7 @@
 """Processes of real SGLang and of kvferry's tool, which the tests talk to by lines of JSON."""
 
 import collections.abc
+import itertools
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SETUP_SECONDS = 600
+HEADS, HEAD_BYTES, TOKENS, BUFFERS = 8, 16, 16, 4  # of all ranks' pools
 
 Spawn = collections.abc.Callable[..., "Peer"]
 
@@ -137,6 +139,20 @@ class Peers:
     def end(self) -> None:
         for peer in reversed(self.started):
             peer.end()
+
+
+def heads_of(ranks: list[Peer], page: int) -> dict[tuple[int, int, int], bytes]:
+    """Every head of the page as (buffer, token, head) -> bytes, put together of the ranks' shares."""
+    whole = {}
+    share = HEADS // len(ranks)
+    for number, rank in enumerate(ranks):
+        for buffer, text in enumerate(rank.ask("bytes", page)):
+            data = bytes.fromhex(text)
+            for token, head in itertools.product(range(TOKENS), range(share)):
+                at = (token * share + head) * HEAD_BYTES
+                whole[buffer, token, number * share + head] = data[at:at + HEAD_BYTES]
+    assert len(whole) == BUFFERS * TOKENS * HEADS
+    return whole
 
 
 @pytest.fixture

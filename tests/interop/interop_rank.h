@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <cstdio>
@@ -65,6 +66,17 @@ inline KvArgs rank_args(Role role, const RankSizes& sizes, RankMemory& memory) {
   args.regions.push_back(
       {RegionKind::kAux, 0, memory.regions.back().data(), kAuxRecordBytes, sizes.aux_slots});
   return args;
+}
+
+// A page of each KV buffer, as JSON.
+inline std::string hex_of(const RankMemory& memory, PageIndex page) {
+  std::vector<std::string> out;
+  for (std::size_t region = 0; region + 1 < memory.regions.size(); ++region) {
+    const auto* from = reinterpret_cast<const std::uint8_t*>(memory.regions[region].data()) +
+                       page.value() * memory.item_bytes;
+    out.push_back(fmt::format("\"{:02x}\"", fmt::join(from, from + memory.item_bytes, "")));
+  }
+  return router::json_array(out);
 }
 
 inline std::vector<PageIndex> page_list(router::JsonView list) {

@@ -51,7 +51,6 @@ class DecodeRank {
     return static_cast<std::uint64_t>(command.at(1).integer().value());
   }
   KvReceiver& receiver(router::JsonView command) { return *receivers_.at(room_of(command)); }
-  std::string hex_of(PageIndex page) const;
   std::string written_pages() const;
   std::string await_status(KvReceiver& receiver, const std::string& name);
   std::string aux_of(std::uint32_t slot, RoomId room) const;
@@ -81,17 +80,6 @@ Status DecodeRank::start() {
   }
   node_ = std::move(*node);
   return {};
-}
-
-// Of each KV buffer.
-std::string DecodeRank::hex_of(PageIndex page) const {
-  std::vector<std::string> out;
-  for (std::size_t region = 0; region + 1 < memory_.regions.size(); ++region) {
-    const auto* from = reinterpret_cast<const std::uint8_t*>(memory_.regions[region].data()) +
-                       page.value() * memory_.item_bytes;
-    out.push_back(fmt::format("\"{:02x}\"", fmt::join(from, from + memory_.item_bytes, "")));
-  }
-  return router::json_array(out);
 }
 
 // Where a byte is not 0.
@@ -203,7 +191,7 @@ std::string DecodeRank::carry_out(router::JsonView command) {
     return "null";
   }
   if (verb == "bytes") {  // page
-    return hex_of(PageIndex(static_cast<std::uint32_t>(number(1))));
+    return hex_of(memory_, PageIndex(static_cast<std::uint32_t>(number(1))));
   }
   if (verb == "written_pages") {
     return written_pages();

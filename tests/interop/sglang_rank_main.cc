@@ -216,6 +216,9 @@ std::string Rank::carry_out(router::JsonView command) {
   if (verb == "digests") {
     return digests(page_list(command.at(1)));
   }
+  if (verb == "bytes") {  // page
+    return hex_of(memory_, PageIndex(static_cast<std::uint32_t>(number(1))));
+  }
   if (verb == "metric") {
     return fmt::format("{}", metric_of(node_->manager(), command.at(1).text().value()));
   }

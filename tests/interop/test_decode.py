@@ -11,7 +11,6 @@ import pytest
 
 SIZES = {"PAGES": 64, "AUX_SLOTS": 16, "ENGINE": "vm"}
 ROOMS = int(os.environ.get("KVFERRY_INTEROP_ROOMS", "50"))
-HEADS, HEAD_BYTES, TOKENS, BUFFERS = 8, 16, 16, 4
 
 
 def start_prefills(peers, registry, tp_size=1):
@@ -79,23 +78,9 @@ def clear(prefills, decodes, room):
         prefill.ask("clear_sender", room)
 
 
-def heads_of(ranks, page):
-    """Every head of the page as (buffer, token, head) -> bytes, put together of the ranks' shares."""
-    whole = {}
-    share = HEADS // len(ranks)
-    for number, rank in enumerate(ranks):
-        for buffer, text in enumerate(rank.ask("bytes", page)):
-            data = bytes.fromhex(text)
-            for token, head in itertools.product(range(TOKENS), range(share)):
-                at = (token * share + head) * HEAD_BYTES
-                whole[buffer, token, number * share + head] = data[at:at + HEAD_BYTES]
-    assert len(whole) == BUFFERS * TOKENS * HEADS
-    return whole
-
-
 def check_arrived(prefills, decodes, room, sources, targets, slot, token):
     for source, target in zip(sources, targets, strict=True):
-        assert heads_of(decodes, target) == heads_of(prefills, source)
+        assert conftest.heads_of(decodes, target) == conftest.heads_of(prefills, source)
     for decode in decodes:
         assert decode.ask("aux_of", room, slot) == {"token": token, "cached": 8, "logprob": -0.5}
 

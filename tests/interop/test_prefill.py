@@ -157,6 +157,39 @@ def test_two_ranks_on_each_side(registry, kvferry, sglang):
     assert prefills[0].ask("digests", [30]) != prefills[1].ask("digests", [30])
 
 
+@pytest.mark.parametrize("prefill_tp, decode_tp", [(2, 1), (1, 2)])
+def test_ranks_of_unequal_tensor_parallel_engines(registry, kvferry, sglang, prefill_tp, decode_tp):
+    prefills = [kvferry(f"127.0.0.1:{registry}", prefill_tp, rank) for rank in range(prefill_tp)]
+    decodes = [sglang("decode", registry, decode_tp, rank, **SIZES) for rank in range(decode_tp)]
+    for decode in decodes:
+        assert decode.ask("topology")["attn_tp_size"] == prefill_tp
+        decode.ask("clear_memory")
+    for room in (5, 6):
+        for decode in decodes:
+            open_room(decode, room)
+            decode.ask("send_metadata", room, [3, 40 + room], 2)
+        for prefill in prefills:
+            send_room(prefill, room, [30, 31], 1, room)
+        for rank in (*decodes, *prefills):
+            assert rank.ask("await_status", room, "Success") == "Success"
+        for source, target in zip([30, 31], [3, 40 + room]):
+            assert conftest.heads_of(decodes, target) == conftest.heads_of(prefills, source)
+        for decode in decodes:
+            assert decode.ask("aux_of", 2)["token"] == room
+            assert decode.ask("written_pages") == sorted({3, *range(45, 41 + room)})
+    # One of several that write, or that are written to, ends the room for all.
+    for decode in decodes:
+        open_room(decode, 7)
+        decode.ask("send_metadata", 7, [50], 2)
+    for prefill in prefills:
+        prefill.ask("open_sender", 7)
+        assert prefill.ask("await_status", 7, "WaitingForInput") == "WaitingForInput"
+    decodes[0].ask("abort", 7)
+    for rank in (*prefills, *decodes):
+        assert rank.ask("await_status", 7, "Failed") == "Failed"
+    decodes[0].ask("await_release", 7)
+
+
 # --- aborts ---
 
 def test_decode_aborts_before_its_metadata(pair):

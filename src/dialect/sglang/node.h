@@ -1,13 +1,13 @@
 // A manager whose peers are stock SGLang ranks (docs/adr/0015, docs/sglang_dialect.md): KvManager
-// with the dialect's link around its own and a transport between processes of this host; a prefill
-// rank is registered at SGLang's bootstrap routes, a decode rank finds its rooms' prefill ranks
-// there.
+// with the dialect's link around its own and a transport between processes of this host (or, for a
+// decode rank with NIXL, none: the host program's agent has the bytes); a prefill rank is
+// registered at SGLang's bootstrap routes, a decode rank finds its rooms' prefill ranks there.
 //
 // What differs for the caller from a manager between kvferry processes: SGLang has no binding, so
 // that rooms are opened with Binding{}; a room is 1 to 2^63 - 1; a sender's Success means that its
 // writes landed and that decode was told; a receiver's, that every prefill rank said so and the aux
 // was there. A receiver is given an aux slot and no state, and its pages leave quarantine only with
-// the word of every writer, or with the end of the process that has not given it.
+// the word of every writer, or (but for NIXL) with the end of the process that has not given it.
 //
 // Threads: as KvManager.
 #pragma once

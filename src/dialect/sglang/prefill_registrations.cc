@@ -18,8 +18,8 @@ wire::Introduction PrefillTranslator::introduction(const Session& session) const
   out.incarnation = Incarnation{0, next_key_};
   out.require_identical = false;
   out.transports = {session.offer};
-  const auto pages =
-      static_cast<std::uint32_t>(session.rank.kv_pages.value_or(config_.decode_pages));
+  out.layout = session.layout;
+  const std::uint32_t pages = session.rank.kv_pages ? 0 : config_.decode_pages;
   for (RegionShape& region : out.layout.regions) {
     const std::uint32_t told = holds_pages(region.kind) ? pages : config_.decode_aux_slots;
     region.item_count = told == 0 ? region.item_count : told;
@@ -45,7 +45,8 @@ void PrefillTranslator::enrol(DecodeRank rank) {
   if (is_claimed_by_another(rank)) {
     return;
   }
-  std::optional<std::string> refused = why_not_served(rank, config_.self.layout);
+  Result<LayoutShape> layout = layout_of(rank, config_.self.layout);
+  std::optional<std::string> refused = layout ? std::nullopt : std::optional(layout.error().what);
   wire::TransportOffer offer;
   if (!refused) {
     Result<wire::TransportOffer> reached = config_.reach(rank);
@@ -75,6 +76,7 @@ void PrefillTranslator::enrol(DecodeRank rank) {
   }
   auto session = std::make_unique<Session>();
   session->rank = std::move(rank);
+  session->layout = layout.value_or(LayoutShape{});
   session->offer = std::move(offer);
   session->refused = std::move(refused);
   if (session->refused) {

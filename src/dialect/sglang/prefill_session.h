@@ -27,6 +27,7 @@ struct PrefillTranslator::Attempt {
 
 struct PrefillTranslator::Session {
   DecodeRank rank;
+  LayoutShape layout;          // of the decode rank, if it is served
   wire::TransportOffer offer;  // how its memory is reached
   std::string key;             // stands for the CURVE key of one life of the peer
   wire::Nonce nonce{};

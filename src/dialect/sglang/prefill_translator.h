@@ -6,7 +6,8 @@
 // says, acknowledges what it hears, turns metadata into a Grant, a Done into SGLang's Success and,
 // since SGLang has no such word, a Consumed, and an ABORT into an Abort whose Drained becomes the
 // ABORT_ACK. Decode ranks may speak Mooncake's or NIXL's flavour, each its own; a rank is answered
-// in the flavour of what it said. First version: equal TP sizes, no state, no staging, no dummies;
+// in the flavour of what it said. First version: TP sizes of which one divides the
+// other, no state, no staging, no dummies;
 // what it can't serve is refused with a status that names the reason.
 #pragma once
 

@@ -4,60 +4,112 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+
+#include "dialect/sglang/rank_mapping.h"
+#include "dialect/sglang/stock_prefill.h"
 
 namespace kvferry::sglang {
 namespace {
 
-using Reason = std::optional<std::string>;
-
-std::size_t page_regions(const LayoutShape& layout) {
-  return static_cast<std::size_t>(
-      std::count_if(layout.regions.begin(), layout.regions.end(),
-                    [](const RegionShape& region) { return holds_pages(region.kind); }));
+tl::unexpected<Failure> refuse(std::string what) {
+  return fail(FailureCode::kLayoutMismatch, std::move(what), FailureWhere::kPeer);
 }
 
-Reason why_no_place(const DecodeRank& rank, const LayoutShape& own) {
-  if (rank.tp_size != own.rank.tp_size) {
-    return fmt::format("decode has {} TP ranks, prefill {}: only equal sizes are served",
-                       rank.tp_size, own.rank.tp_size);
-  }
-  if (rank.tp_rank % rank.tp_size != own.rank.tp_rank) {
-    return fmt::format("decode's TP rank {} belongs to another prefill rank than {}", rank.tp_rank,
-                       own.rank.tp_rank);
-  }
+// Whether SGLang's formulas have this decode rank ask this prefill rank, and for data.
+Status check_place(const DecodeRank& rank, const LayoutShape& own) {
   if (rank.dcp_size != 1) {
-    return fmt::format("decode context parallelism of {} is not served", rank.dcp_size);
+    return refuse(fmt::format("decode context parallelism of {} is not served", rank.dcp_size));
   }
-  return std::nullopt;
+  PrefillShape prefill;
+  prefill.tp_size = own.rank.tp_size;
+  prefill.pp_size = own.rank.pp_size;
+  DecodeShape decode = decode_shape(own);
+  decode.tp_size = rank.tp_size;
+  decode.engine_rank = rank.tp_rank;
+  const Result<RankMapping> mapping = map_ranks(prefill, decode);
+  if (!mapping) {
+    return tl::unexpected(mapping.error());
+  }
+  if (!std::ranges::count(mapping->tp_ranks, own.rank.tp_rank)) {
+    return refuse(fmt::format("decode's TP rank {} belongs to another prefill rank than {}",
+                              rank.tp_rank, own.rank.tp_rank));
+  }
+  if (mapping->others_are_dummies) {
+    return refuse(
+        fmt::format("prefill has {} TP ranks and decode {}: ranks that send nothing are not served",
+                    own.rank.tp_size, rank.tp_size));
+  }
+  return {};
 }
 
-Reason why_no_buffers(const DecodeRank& rank, const LayoutShape& own) {
+// Of a rank with another share of the heads.
+Status take_share(const DecodeRank& rank, const LayoutShape& own, LayoutShape& out) {
+  const std::uint32_t own_share = own.heads.end - own.heads.begin;
+  if (own.total_kv_heads % rank.tp_size != 0 ||
+      own_share * own.rank.tp_size != own.total_kv_heads) {
+    return refuse(fmt::format(
+        "{} KV heads on {} TP ranks of prefill and {} of decode: served are whole shares",
+        own.total_kv_heads, own.rank.tp_size, rank.tp_size));
+  }
+  const std::uint32_t share = own.total_kv_heads / rank.tp_size;
+  out.heads = {out.rank.tp_rank * share, (out.rank.tp_rank + 1) * share};
+  for (RegionShape& region : out.regions) {
+    if (region.kind == RegionKind::kKey || region.kind == RegionKind::kValue) {
+      region.item_bytes = region.item_bytes / own_share * share;
+    }
+  }
+  return {};
+}
+
+Status check_buffers(const DecodeRank& rank, const LayoutShape& expected) {
   const DecodeMemory& memory = rank.memory;
   if (!memory.state_pointers.empty()) {
-    return fmt::format("{} state components are not served", memory.state_pointers.size());
+    return refuse(fmt::format("{} state components are not served", memory.state_pointers.size()));
   }
-  if (memory.kv_pointers.size() != page_regions(own)) {
-    return fmt::format("decode has {} KV buffers, prefill {}", memory.kv_pointers.size(),
-                       page_regions(own));
+  const auto buffers = static_cast<std::size_t>(std::ranges::count_if(
+      expected.regions, [](const RegionShape& region) { return holds_pages(region.kind); }));
+  if (memory.kv_pointers.size() != buffers) {
+    return refuse(
+        fmt::format("decode has {} KV buffers, prefill {}", memory.kv_pointers.size(), buffers));
   }
   std::size_t buffer = 0;
-  for (const RegionShape& region : own.regions) {
+  for (const RegionShape& region : expected.regions) {
     if (!holds_pages(region.kind)) {
       continue;
     }
     if (!memory.kv_layers.empty() && memory.kv_layers[buffer] != region.layer) {
-      return fmt::format("KV buffer {} is of layer {} on decode, of {} on prefill", buffer,
-                         memory.kv_layers[buffer], region.layer);
+      return refuse(fmt::format("KV buffer {} is of layer {} on decode, of {} on prefill", buffer,
+                                memory.kv_layers[buffer], region.layer));
     }
     const std::uint64_t theirs =
         memory.kv_item_bytes_of.empty() ? memory.kv_item_bytes : memory.kv_item_bytes_of[buffer];
     if (theirs != region.item_bytes) {
-      return fmt::format("a page of KV buffer {} has {} bytes on decode, {} on prefill", buffer,
-                         theirs, region.item_bytes);
+      return refuse(
+          fmt::format("a page of KV buffer {} has {} bytes on decode, not the {} of its "
+                      "share of prefill's heads",
+                      buffer, theirs, region.item_bytes));
     }
     ++buffer;
   }
-  return std::nullopt;
+  return {};
+}
+
+Status take_pool_size(const DecodeRank& rank, LayoutShape& out) {
+  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
+  if (!rank.kv_pages || rank.memory.kv_pointers.empty()) {
+    return {};
+  }
+  if (*rank.kv_pages == 0 || *rank.kv_pages > kMost) {
+    return refuse(fmt::format("decode's KV buffers have {} pages, served are 1 to {}",
+                              *rank.kv_pages, kMost));
+  }
+  for (RegionShape& region : out.regions) {
+    if (holds_pages(region.kind)) {
+      region.item_count = static_cast<std::uint32_t>(*rank.kv_pages);
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -105,24 +157,31 @@ RoomRequest room_request_of(const NixlMetadata& metadata) {
           metadata.is_dummy};
 }
 
-std::optional<std::string> why_not_served(const DecodeRank& rank, const LayoutShape& own) {
+Result<LayoutShape> layout_of(const DecodeRank& rank, const LayoutShape& own) {
   if (rank.vram_buffers > 0) {
-    return fmt::format("{} of decode's {} KV buffers are device memory (VRAM), which is not served",
-                       rank.vram_buffers, rank.memory.kv_pointers.size());
+    return refuse(
+        fmt::format("{} of decode's {} KV buffers are device memory (VRAM), which is not served",
+                    rank.vram_buffers, rank.memory.kv_pointers.size()));
   }
-  if (Reason reason = why_no_place(rank, own)) {
-    return reason;
+  if (const Status place = check_place(rank, own); !place) {
+    return tl::unexpected(place.error());
   }
-  if (Reason reason = why_no_buffers(rank, own)) {
-    return reason;
+  LayoutShape out = own;
+  out.rank.tp_size = rank.tp_size;
+  out.rank.tp_rank = rank.tp_rank % rank.tp_size;
+  const bool is_split = decode_shape(own).kv == KvKind::kHeads;
+  if (is_split && rank.tp_size != own.rank.tp_size) {
+    if (const Status share = take_share(rank, own, out); !share) {
+      return tl::unexpected(share.error());
+    }
   }
-  const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
-  if (rank.kv_pages && !rank.memory.kv_pointers.empty() &&
-      (*rank.kv_pages == 0 || *rank.kv_pages > most)) {
-    return fmt::format("decode's KV buffers have {} pages, served are 1 to {}", *rank.kv_pages,
-                       most);
+  if (const Status buffers = check_buffers(rank, out); !buffers) {
+    return tl::unexpected(buffers.error());
   }
-  return std::nullopt;
+  if (const Status pages = take_pool_size(rank, out); !pages) {
+    return tl::unexpected(pages.error());
+  }
+  return out;
 }
 
 }  // namespace kvferry::sglang

@@ -10,6 +10,7 @@
 
 #include "base/layout_shape.h"
 #include "dialect/sglang/messages.h"
+#include "kvferry/status.h"
 
 namespace kvferry::sglang {
 
@@ -48,9 +49,11 @@ struct RoomRequest {
 RoomRequest room_request_of(const MooncakeMetadata& metadata);
 RoomRequest room_request_of(const NixlMetadata& metadata);
 
-// Why a prefill rank with this layout serves no room of the decode rank, if it does not. Device
-// memory is refused by its name, without a try: what a write to the host's side of such an address
-// does is the driver's affair.
-std::optional<std::string> why_not_served(const DecodeRank& rank, const LayoutShape& own);
+// The decode rank's layout, as a kvferry rank in its place would tell it; its pools are as large as
+// ours where it does not say. Fails with kLayoutMismatch when a prefill rank with our layout serves
+// no room of it, and why: sizes of which neither divides the other, ranks that would write nothing,
+// other items, state. Device memory is refused by its name, without a try: what a write to the
+// host's side of such an address does is the driver's affair.
+Result<LayoutShape> layout_of(const DecodeRank& rank, const LayoutShape& own);
 
 }  // namespace kvferry::sglang

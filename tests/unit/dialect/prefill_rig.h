@@ -125,7 +125,7 @@ class Rig final : public core::ActionSink, public core::Environment {
       : flavour(spoken),
         translator_(configured),
         protocol_(core::make_prefill_protocol(
-            {Options{}, prefill_self(), core::TransportClass{false, false, false}}, *this)) {}
+            {Options{}, configured.self, core::TransportClass{false, false, false}}, *this)) {}
 
   // --- SGLang's side ---
   static PrefillTranslatorConfig config() {

@@ -2,6 +2,8 @@
 // core.
 #include <gmock/gmock.h>
 
+#include <set>
+
 #include "prefill_rig.h"
 
 namespace kvferry::sglang {
@@ -10,6 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 class PrefillRooms : public EitherFlavour {};
 
@@ -67,6 +70,45 @@ TEST_P(PrefillRooms, ASenderWaitsForEveryDecodeRank) {
   of_second.target.endpoint = second.endpoint;
   rig_.arrive(of_second);
   EXPECT_EQ(rig_.status(sender), KvPoll::kTransferring);
+}
+
+// Of two decode ranks each has half of the heads of a page here.
+TEST_P(PrefillRooms, EachDecodeRankOfALargerEngineGetsItsHeads) {
+  PrefillTranslatorConfig config = Rig::config();
+  LayoutShape& own = config.self.layout;
+  own.total_kv_heads = 2;
+  own.heads = {0, 2};
+  for (RegionShape& region : own.regions) {
+    region.item_bytes *= holds_pages(region.kind) ? 2 : 1;
+  }
+  Rig rig(GetParam(), config);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    DecodeRank half = registration(fmt::format("name{}", rank), kFirstPort + rank);
+    half.tp_size = 2;
+    half.tp_rank = rank;
+    rig.arrive(half);
+    RoomRequest room = metadata(1, {5 + rank});
+    room.name = half.name;
+    room.target.endpoint = half.endpoint;
+    room.target.decode_ranks = 2;
+    rig.arrive(room);
+  }
+  const SenderId sender = rig.send(1, {1});
+  std::map<std::uint32_t, std::set<std::uint64_t>> sources;  // by target page: where heads begin
+  std::size_t aux = 0;
+  for (const Rig::Posted& each : rig.posted()) {
+    if (each.write.target_region == kAuxRegion) {
+      ++aux;
+    } else {
+      sources[each.write.target_item].insert(each.write.source_offset % 8);
+      EXPECT_EQ(each.write.length, 4U);
+    }
+  }
+  EXPECT_EQ(aux, 2U);
+  EXPECT_THAT(sources, ElementsAre(Pair(5, ElementsAre(0)), Pair(6, ElementsAre(4))));
+  rig.finish_writes();
+  EXPECT_THAT(rig.take_sent(), ElementsAre("room 1 success", "room 1 success"));
+  EXPECT_EQ(rig.status(sender), KvPoll::kSuccess);
 }
 
 TEST_P(PrefillRooms, AnAbortIsAcknowledgedOnceNothingIsWrittenAnyMore) {

@@ -187,7 +187,8 @@ TEST_P(PrefillSessions, WhatCanNotBeServedIsRefusedWithItsReason) {
   };
   DecodeRank other = registration();
   other.tp_size = 2;
-  EXPECT_THAT(reason(other, metadata(1)), HasSubstr("decode has 2 TP ranks, prefill 1"));
+  EXPECT_THAT(reason(other, metadata(1)),
+              HasSubstr("1 KV heads on 1 TP ranks of prefill and 2 of decode"));
   other = registration();
   other.dcp_size = 2;
   EXPECT_THAT(reason(other, metadata(1)), HasSubstr("context parallelism of 2"));
@@ -196,7 +197,7 @@ TEST_P(PrefillSessions, WhatCanNotBeServedIsRefusedWithItsReason) {
   EXPECT_THAT(reason(other, metadata(1)), HasSubstr("decode has 3 KV buffers, prefill 2"));
   other = registration();
   other.memory.kv_item_bytes = 128;
-  EXPECT_THAT(reason(other, metadata(1)), HasSubstr("has 128 bytes on decode, 64 on prefill"));
+  EXPECT_THAT(reason(other, metadata(1)), HasSubstr("has 128 bytes on decode, not the 64"));
   other = registration();
   other.memory.kv_item_bytes_of = {kItemBytes, 32};
   EXPECT_THAT(reason(other, metadata(1)), HasSubstr("buffer 1 has 32 bytes"));
