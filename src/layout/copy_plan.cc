@@ -4,12 +4,10 @@
 
 #include <numeric>
 
+#include "layout/shape_regions.h"
+
 namespace kvferry::layout {
 namespace {
-
-bool has_pages(RegionKind kind) {
-  return kind == RegionKind::kKey || kind == RegionKind::kValue || kind == RegionKind::kOther;
-}
 
 tl::unexpected<Failure> mismatch(std::string what) {
   return fail(FailureCode::kLayoutMismatch, std::move(what));
@@ -19,20 +17,6 @@ bool is_within(const SharedPart& part, const LayoutShape& shape) {
   return !part.is_empty() && shape.layers.begin <= part.layers.begin &&
          part.layers.end <= shape.layers.end && shape.heads.begin <= part.heads.begin &&
          part.heads.end <= shape.heads.end;
-}
-
-// Positions of the regions that the part's layers have, aux apart. Equal order on both sides makes
-// the n-th of one the n-th of the other.
-std::vector<std::uint32_t> regions_within(const LayoutShape& shape, LayerRange layers) {
-  std::vector<std::uint32_t> indices;
-  for (std::uint32_t i = 0; i < shape.regions.size(); ++i) {
-    const RegionShape& region = shape.regions[i];
-    if (region.kind != RegionKind::kAux && layers.begin <= region.layer &&
-        region.layer < layers.end) {
-      indices.push_back(i);
-    }
-  }
-  return indices;
 }
 
 ItemCopy whole_item(std::uint32_t source, std::uint32_t target, std::uint64_t bytes) {

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "layout/shape_regions.h"
+
 namespace kvferry::layout {
 namespace {
 
@@ -71,10 +73,6 @@ Fault check_totals(const LayoutShape& shape) {
     }
   }
   return std::nullopt;
-}
-
-bool has_pages(RegionKind kind) {
-  return kind == RegionKind::kKey || kind == RegionKind::kValue || kind == RegionKind::kOther;
 }
 
 // Needs check_totals first.
@@ -164,20 +162,7 @@ std::optional<Mismatch> compare_field(std::string_view field, const T& local, co
   return Mismatch{std::string(field), fmt::format("{}", local), fmt::format("{}", peer)};
 }
 
-// Regions of the layers that both have, aux apart, as positions in their lists.
-std::vector<std::size_t> regions_within(const LayoutShape& shape, LayerRange layers) {
-  std::vector<std::size_t> indices;
-  for (std::size_t i = 0; i < shape.regions.size(); ++i) {
-    const RegionShape& region = shape.regions[i];
-    if (region.kind != RegionKind::kAux && region.layer >= layers.begin &&
-        region.layer < layers.end) {
-      indices.push_back(i);
-    }
-  }
-  return indices;
-}
-
-std::string describe(const LayoutShape& shape, const std::vector<std::size_t>& indices,
+std::string describe(const LayoutShape& shape, const std::vector<std::uint32_t>& indices,
                      std::size_t at) {
   if (at >= indices.size()) {
     return "nothing";
