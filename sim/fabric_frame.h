@@ -107,6 +107,11 @@ struct Frame {
 class Node;
 class World;
 
+// Means of what both ends draw.
+inline constexpr Duration kSoon = std::chrono::microseconds(20);  // a frame's way, a turn
+inline constexpr Duration kNotice =
+    std::chrono::milliseconds(5);  // until an end learns of a broken lane
+
 // Shared by both ends. Forked per concern, so that what one draws leaves the others as they were.
 struct FabricContext {
   FabricContext(World& the_world, Prng prng, ModelGuard missing_guard);

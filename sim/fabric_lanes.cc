@@ -11,8 +11,6 @@
 namespace kvferry::sim {
 namespace {
 
-constexpr Duration kSoon = std::chrono::microseconds(20);
-constexpr Duration kNotice = std::chrono::milliseconds(5);
 constexpr Duration kRenewMin = std::chrono::milliseconds(20);
 constexpr Duration kRenewMax = std::chrono::milliseconds(200);
 constexpr Duration kSlowMin = std::chrono::milliseconds(1);

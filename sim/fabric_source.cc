@@ -12,9 +12,7 @@ namespace kvferry::sim {
 namespace {
 
 constexpr std::size_t kLaneWindow = 2;  // frames on a lane that are not answered
-constexpr Duration kSoon = std::chrono::microseconds(20);
 constexpr Duration kLateQuiet = std::chrono::milliseconds(200);
-constexpr Duration kNotice = std::chrono::milliseconds(5);  // until an end learns of a broken lane
 
 layout::WriteCompletion completion(SessionEpoch epoch, TicketId ticket,
                                    layout::WriteOutcome outcome) {

@@ -14,7 +14,7 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kHandoffPatience{30};
 constexpr std::chrono::seconds kSettle{10};
 constexpr std::chrono::milliseconds kLook{2};
 constexpr std::uint32_t kPageTokens = 16;
@@ -158,7 +158,7 @@ Result<PollTimes> HandoffEngine::measure_polls(std::uint32_t rooms) {
   Prng prng(1);
   for (std::size_t i = ids.size(); i > 1; --i) std::swap(ids[i - 1], ids[prng.below(i)]);
   std::vector<KvPoll> statuses(rooms, KvPoll::kBootstrapping);
-  const Instant end = monotonic_now() + kPatience;
+  const Instant end = monotonic_now() + kHandoffPatience;
   const auto all_wait = [&] {
     manager_->poll_many(ids, statuses);
     return std::all_of(statuses.begin(), statuses.end(),

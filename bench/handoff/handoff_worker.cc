@@ -13,7 +13,7 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kControllerPatience{60};
 
 class HandoffWorker {
  public:
@@ -57,7 +57,7 @@ class HandoffWorker {
     const bool shares = std::string_view(setup.transport.data()) == kNullName;
     data_plane::Fd others;
     if (shares && role_ == Role::kDecode) {
-      auto pool = peer_.expect(Kind::kPool, kPatience);
+      auto pool = peer_.expect(Kind::kPool, kControllerPatience);
       if (!pool) return tl::unexpected(pool.error());
       others = std::move(pool->fd);
     }
@@ -70,7 +70,7 @@ class HandoffWorker {
 
   Status run(const HandoffOrder& order, Message& answer) {
     if (role_ == Role::kDecode) {
-      if (auto open = peer_.expect(Kind::kOpen, kPatience); !open) {
+      if (auto open = peer_.expect(Kind::kOpen, kControllerPatience); !open) {
         return tl::unexpected(open.error());
       }
     }

@@ -11,6 +11,10 @@
 
 namespace kvferry::bench {
 
+// The block that cases are run with, and what of the rate alone must be left beside a disturbance.
+inline constexpr const char* kCaseBlock = "64K";
+inline constexpr double kLeastBeside = 0.9;
+
 // One figure of a case.
 struct Figure {
   std::string engine;

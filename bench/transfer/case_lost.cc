@@ -23,8 +23,6 @@ constexpr milliseconds kStopped{1'500};
 constexpr milliseconds kBeside{1'000};
 // So long that a busy machine makes no write of the healthy pair late.
 constexpr std::uint32_t kBesideDeadlineMs = 5'000;
-constexpr const char* kBlock = "64K";
-constexpr double kLeastBeside = 0.9;
 
 double millis(Duration duration) { return static_cast<double>(duration.count()) / 1e6; }
 std::string most_ms(double value) { return fmt::format("at most {:.0f}", value); }
@@ -42,7 +40,7 @@ class Lost {
         !started) {
       return started;
     }
-    if (auto ready = workers_.prepare(kBlock); !ready) return ready;
+    if (auto ready = workers_.prepare(kCaseBlock); !ready) return ready;
     const RunOrder warm_up{Duration(0), setup.pool_bytes, 0};
     if (auto warm = workers_.run(engine_, warm_up); !warm) return tl::unexpected(warm.error());
     // Long enough to be at full speed when the signal comes.
@@ -85,11 +83,11 @@ Result<std::vector<Figure>> beside_a_stopped_target(const std::string& engine,
       !started) {
     return tl::unexpected(started.error());
   }
-  if (auto ready = workers.prepare(kBlock); !ready) return tl::unexpected(ready.error());
+  if (auto ready = workers.prepare(kCaseBlock); !ready) return tl::unexpected(ready.error());
   const RunOrder warm_up{Duration(0), setup.pool_bytes, 0};
   if (auto warm = workers.run(engine, warm_up); !warm) return tl::unexpected(warm.error());
-  Series alone{engine, kBlock, false, {}, {}};
-  Series beside{engine, kBlock, false, {}, {}};
+  Series alone{engine, kCaseBlock, false, {}, {}};
+  Series beside{engine, kCaseBlock, false, {}, {}};
   PostResult worst;
   for (std::uint32_t round = 0; round < options.rounds; ++round) {
     hooks.progress(fmt::format("target-stopped, {}: round {} of {} beside a healthy one", engine,

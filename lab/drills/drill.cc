@@ -50,6 +50,10 @@ constexpr std::array kDrills = {
 
 }  // namespace
 
+double ms_between(Instant earlier, Instant later) {
+  return std::chrono::duration<double, std::milli>(later - earlier).count();
+}
+
 std::span<const Drill> all_drills() { return kDrills; }
 
 const Drill* find_drill(std::string_view name) {

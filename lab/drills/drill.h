@@ -35,6 +35,8 @@
 
 namespace kvferry::lab {
 
+double ms_between(Instant earlier, Instant later);
+
 // What a drill works with: one run of it.
 class DrillScene {
  public:

@@ -7,10 +7,6 @@ namespace {
 
 std::string how(const RoomEnd& end) { return end.success ? "Success" : end.code; }
 
-double ms_between(Instant earlier, Instant later) {
-  return std::chrono::duration<double, std::milli>(later - earlier).count();
-}
-
 }  // namespace
 
 Status await_room_status(std::span<LabRank* const> ranks, const RoomPlan& room, KvPoll status,

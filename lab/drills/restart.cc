@@ -35,10 +35,6 @@ constexpr int kWarmUpKills = 5;
 // The times of a rank's calls, which the drill itself makes it keep, are some 500 KiB of it.
 constexpr std::int64_t kGrowthKib = 2'048;
 
-double ms_between(Instant from, Instant until) {
-  return std::chrono::duration<double, std::milli>(until - from).count();
-}
-
 // One death and one new life of the prefill rank.
 class Restart {
  public:

@@ -27,10 +27,6 @@ constexpr std::chrono::microseconds kStep{3'500};
 // So soon after the interruption a participant's caller knows of it, and B has its pages.
 constexpr double kSoonMs = 50;
 
-double ms_between(Instant earlier, Instant later) {
-  return std::chrono::duration<double, std::milli>(later - earlier).count();
-}
-
 }  // namespace
 
 // --- the rig ---
