@@ -29,7 +29,9 @@ std::string_view next_word(std::string_view& text) {
   return word;
 }
 
-auto wrong(std::string_view what) { return fail(FailureCode::kInvalidArgument, std::string(what)); }
+auto misread(std::string_view what) {
+  return fail(FailureCode::kInvalidArgument, std::string(what));
+}
 
 Status apply_option(std::string_view name, std::string_view value, sim::RunOptions& options) {
   if (name == "--rooms") {
@@ -37,31 +39,31 @@ Status apply_option(std::string_view name, std::string_view value, sim::RunOptio
     const char* end = value.data() + value.size();
     const auto [stop, error] = std::from_chars(value.data(), end, rooms);
     if (error != std::errc{} || stop != end || rooms == 0) {
-      return wrong(fmt::format("--rooms: '{}' is no number of rooms", value));
+      return misread(fmt::format("--rooms: '{}' is no number of rooms", value));
     }
     options.rooms = rooms;
     return {};
   }
   if (name == "--faults") {
     const auto faults = sim::faults_from_list(value);
-    if (!faults) return wrong(fmt::format("--faults: {}", faults.error().what));
+    if (!faults) return misread(fmt::format("--faults: {}", faults.error().what));
     options.faults = *faults;
     return {};
   }
-  return wrong(fmt::format("'{}' is neither --rooms nor --faults", name));
+  return misread(fmt::format("'{}' is neither --rooms nor --faults", name));
 }
 
 Result<Regression> parse_line(std::string_view text, std::string_view sentence) {
   Regression out;
   out.sentence = std::string(sentence);
   const auto seed = parse_seeds(next_word(text));
-  if (!seed) return wrong(seed.error().what);
+  if (!seed) return misread(seed.error().what);
   out.options.seed = seed->first();
   while (!trimmed(text).empty()) {
     const std::string_view name = next_word(text);
     const std::string_view value = next_word(text);
     if (const Status status = apply_option(name, value, out.options); !status) {
-      return wrong(status.error().what);
+      return misread(status.error().what);
     }
   }
   return out;
@@ -80,10 +82,10 @@ Result<std::vector<Regression>> parse_regressions(std::string_view text) {
     const std::string_view sentence =
         mark == std::string_view::npos ? "" : trimmed(whole.substr(mark + 1));
     if (sentence.empty()) {
-      return wrong(fmt::format("line {}: the sentence is missing: # what was wrong", line));
+      return misread(fmt::format("line {}: the sentence is missing: # what was wrong", line));
     }
     auto parsed = parse_line(whole.substr(0, mark), sentence);
-    if (!parsed) return wrong(fmt::format("line {}: {}", line, parsed.error().what));
+    if (!parsed) return misread(fmt::format("line {}: {}", line, parsed.error().what));
     parsed->line = line;
     out.push_back(*std::move(parsed));
   }
@@ -92,10 +94,10 @@ Result<std::vector<Regression>> parse_regressions(std::string_view text) {
 
 Result<std::vector<Regression>> read_regressions(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return wrong(fmt::format("{} can't be read", path));
+  if (!file) return misread(fmt::format("{} can't be read", path));
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   auto parsed = parse_regressions(text);
-  if (!parsed) return wrong(fmt::format("{}: {}", path, parsed.error().what));
+  if (!parsed) return misread(fmt::format("{}: {}", path, parsed.error().what));
   return parsed;
 }
 

@@ -101,7 +101,7 @@ Result<FilePtr> open_gguf(const std::string& path) {
 
 // The head of the file, with its metadata, and blocks spread over the tensors.
 Status append_sample(std::FILE* file, std::uint64_t file_bytes, std::vector<std::uint8_t>& sample) {
-  constexpr std::uint64_t kHeadBytes = 1U << 20;
+  constexpr std::uint64_t kFirstBytes = 1U << 20;
   constexpr std::uint64_t kBlockBytes = 4096;
   constexpr std::uint64_t kBlocks = 256;
   auto append = [&](std::uint64_t offset, std::uint64_t bytes) {
@@ -110,7 +110,7 @@ Status append_sample(std::FILE* file, std::uint64_t file_bytes, std::vector<std:
     return std::fseek(file, static_cast<long>(offset), SEEK_SET) == 0 &&
            std::fread(sample.data() + at, 1, bytes, file) == bytes;
   };
-  bool read = append(0, std::min(kHeadBytes, file_bytes));
+  bool read = append(0, std::min(kFirstBytes, file_bytes));
   for (std::uint64_t block = 0; read && file_bytes > kBlockBytes && block < kBlocks; ++block) {
     read = append((file_bytes - kBlockBytes) / kBlocks * block, kBlockBytes);
   }

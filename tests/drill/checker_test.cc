@@ -170,12 +170,12 @@ TEST_F(CheckerTest, RegionsOfAllLayersHavePages) {
 }
 
 // Room 1 is granted page 3 under grant 4 and written to by session 9, and fails.
-constexpr const char* kGranted = R"({"ns":100,"at":"granted","room":1,"binding":1,"pages":[3]}
+constexpr const char* kGrantedLine = R"({"ns":100,"at":"granted","room":1,"binding":1,"pages":[3]}
 {"ns":110,"at":"slot","session":9,"slot":0,"generation":1,"page":3,"grant":4}
 )";
-constexpr const char* kFenced = R"({"ns":130,"at":"fenced","grant":4}
+constexpr const char* kFencedLine = R"({"ns":130,"at":"fenced","grant":4}
 )";
-constexpr const char* kReturned = R"({"ns":140,"at":"returned","room":1,"binding":1,"pages":[3]}
+constexpr const char* kReturnedLine = R"({"ns":140,"at":"returned","room":1,"binding":1,"pages":[3]}
 )";
 std::string drained(std::int64_t ns, const std::string& way, std::int64_t number) {
   return R"({"ns":)" + std::to_string(ns) + R"(,"at":"message","way":")" + way +
@@ -184,14 +184,14 @@ std::string drained(std::int64_t ns, const std::string& way, std::int64_t number
 }
 
 TEST_F(CheckerTest, GrantedPagesComeBackThroughTheirFence) {
-  write("d0#1", std::string(kGranted) + kFenced + kReturned);
+  write("d0#1", std::string(kGrantedLine) + kFencedLine + kReturnedLine);
   EXPECT_THAT(invariants(), IsEmpty());
-  write("d0#1", std::string(kGranted) + kReturned + kFenced);
+  write("d0#1", std::string(kGrantedLine) + kReturnedLine + kFencedLine);
   EXPECT_THAT(invariants(), ElementsAre("I1"));
 }
 
 TEST_F(CheckerTest, PagesThatHoldWhatIsNotTheirSenders) {
-  write("d0#1", std::string(kGranted) + kFenced +
+  write("d0#1", std::string(kGrantedLine) + kFencedLine +
                     R"({"ns":140,"at":"returned","room":1,"binding":1,"pages":[3],"foreign":8})"
                     "\n");
   EXPECT_THAT(invariants(), ElementsAre("I1"));
@@ -207,7 +207,7 @@ std::string source(std::string_view then, std::int64_t hold_ms = 1'000) {
 {"ns":120,"at":"end","room":1,"binding":1,"status":"Failed","code":"aborted","what":"by decode"}
 )" + std::string(then);
 }
-constexpr const char* kSourceReturned =
+constexpr const char* kSourceReturnedLine =
     R"({"ns":140,"at":"returned","room":1,"binding":1,"pages":[5]}
 )";
 std::string written(int settled, int unknown, int quiet) {
@@ -215,35 +215,35 @@ std::string written(int settled, int unknown, int quiet) {
          std::to_string(settled) + R"(,"unknown":)" + std::to_string(unknown) + R"(,"quiet":)" +
          std::to_string(quiet) + "}\n";
 }
-constexpr const char* kFencedHeard =
+constexpr const char* kFencedHeardLine =
     R"({"ns":135,"at":"message","way":"in","kind":"fenced","session":9,"slot":0,"generation":1}
 )";
 
 TEST_F(CheckerTest, SourcePagesComeBackWhenNothingReadsThem) {
   for (const std::string& then :
-       {written(2, 0, 0), written(1, 1, 0) + written(0, 0, 1), std::string(kFencedHeard)}) {
-    write("p0#1", source(then + kSourceReturned));
+       {written(2, 0, 0), written(1, 1, 0) + written(0, 0, 1), std::string(kFencedHeardLine)}) {
+    write("p0#1", source(then + kSourceReturnedLine));
     EXPECT_THAT(invariants(), IsEmpty()) << then;
   }
   for (const std::string& then : {std::string(), written(1, 0, 0), written(1, 1, 0)}) {
-    write("p0#1", source(then + kSourceReturned));
+    write("p0#1", source(then + kSourceReturnedLine));
     EXPECT_THAT(invariants(), ElementsAre("I1")) << then;
   }
 }
 
 // The core may post once more what was refused before it comes to the word of the fence.
 TEST_F(CheckerTest, AFenceThatWasHeardHoldsForWhatIsPostedLater) {
-  write("p0#1", source(kFencedHeard + written(2, 0, 0) +
+  write("p0#1", source(kFencedHeardLine + written(2, 0, 0) +
                        R"({"ns":136,"at":"posted","session":9,"slot":0,"generation":1,)"
                        R"("writes":1,"pages":[5]})"
                        "\n" +
-                       kSourceReturned));
+                       kSourceReturnedLine));
   EXPECT_THAT(invariants(), IsEmpty());
 }
 
 // Who keeps no messages can't tell whether a fence was heard of.
 TEST_F(CheckerTest, SourcePagesAreJudgedWhereMessagesAreKept) {
-  std::string journal = source(kSourceReturned);
+  std::string journal = source(kSourceReturnedLine);
   journal.replace(journal.find("true"), 4, "false");
   write("p0#1", journal);
   EXPECT_THAT(invariants(), IsEmpty());
@@ -257,7 +257,7 @@ TEST_F(CheckerTest, TheFenceIsThatOfTheGrantAndWasHeard) {
       {R"({"ns":135,"at":"message","way":"in","kind":"fenced","session":9,"slot":1,"generation":1})",
        R"({"ns":135,"at":"message","way":"in","kind":"fenced","session":9,"slot":0,"generation":1,)"
        R"("fate":"held"})"}) {
-    write("p0#1", source(std::string(heard) + "\n" + kSourceReturned));
+    write("p0#1", source(std::string(heard) + "\n" + kSourceReturnedLine));
     EXPECT_THAT(invariants(), ElementsAre("I1")) << heard;
   }
 }
@@ -272,7 +272,7 @@ TEST_F(CheckerTest, SourcePagesThatAreGivenUpComeBackLongAfterTheEnd) {
 }
 
 TEST_F(CheckerTest, AWriteThatReadsAFreePage) {
-  write("p0#1", source(written(2, 0, 0) + kSourceReturned +
+  write("p0#1", source(written(2, 0, 0) + kSourceReturnedLine +
                        R"({"ns":150,"at":"posted","session":9,"slot":0,"generation":2,)"
                        R"("writes":1,"pages":[5]})"
                        "\n"));
@@ -281,13 +281,13 @@ TEST_F(CheckerTest, AWriteThatReadsAFreePage) {
 
 TEST_F(CheckerTest, AWriterSaysThatItIsQuietOnceItIs) {
   for (const std::string& before :
-       {written(2, 0, 0), written(1, 1, 0) + kFencedHeard, written(1, 1, 1)}) {
+       {written(2, 0, 0), written(1, 1, 0) + kFencedHeardLine, written(1, 1, 1)}) {
     write("p0#1", source(before + drained(140, "out", 7)));
     EXPECT_THAT(invariants(), IsEmpty()) << before;
   }
   // The fence ends what is unknown, and not what runs.
   for (const std::string& before :
-       {written(1, 0, 0), written(1, 1, 0), std::string(kFencedHeard)}) {
+       {written(1, 0, 0), written(1, 1, 0), std::string(kFencedHeardLine)}) {
     write("p0#1", source(before + drained(140, "out", 7)));
     EXPECT_THAT(invariants(), ElementsAre("I1")) << before;
   }
@@ -298,7 +298,7 @@ TEST_F(CheckerTest, NothingLandsOnceItsWriterIsQuiet) {
       R"({"ns":125,"at":"landed","session":9,"slot":0,"generation":1,"region":0,"page":3,)"
       R"("offset":0,"bytes":8})"
       "\n";
-  write("d0#1", kGranted + landed);
+  write("d0#1", kGrantedLine + landed);
   write("p0#1", source(written(2, 0, 0) + drained(140, "out", 7)));
   EXPECT_THAT(invariants(), IsEmpty());
   write("p0#1", source(written(2, 0, 0) + drained(120, "out", 7)));
@@ -307,7 +307,7 @@ TEST_F(CheckerTest, NothingLandsOnceItsWriterIsQuiet) {
 
 TEST_F(CheckerTest, EachWriterSaysItOnce) {
   const auto judged = [this](const std::string& heard) {
-    write("d0#1", std::string(kGranted) + kFenced + kReturned + heard);
+    write("d0#1", std::string(kGrantedLine) + kFencedLine + kReturnedLine + heard);
     write("p0#1", source(written(2, 0, 0)));
     const auto verdict = check_journals(journals_, 0);
     return verdict ? judge_drained(*verdict, 1, 1, {"d0#1"}, 1).size() : 99;
@@ -327,7 +327,7 @@ TEST_F(CheckerTest, EachWriterSaysItOnce) {
   const std::string twice = drained(150, "in", 7) + drained(160, "in", 8);
   for (const auto& [heard, findings] :
        {std::pair{twice, 0U}, std::pair{twice + drained(170, "in", 9), 1U}}) {
-    write("d0#1", std::string(kGranted) + kFenced + kReturned + heard);
+    write("d0#1", std::string(kGrantedLine) + kFencedLine + kReturnedLine + heard);
     write("p0#1", source(abort + written(2, 0, 0)));
     const auto again = check_journals(journals_, 0);
     EXPECT_EQ(judge_drained(*again, 1, 1, {"d0#1"}, 1).size(), findings) << heard;

@@ -28,8 +28,8 @@ struct AnswerHeader {
 
 namespace {
 
-constexpr std::size_t kHeaderBytes = 128;
-static_assert(sizeof(SubmissionHeader) == kHeaderBytes && sizeof(AnswerHeader) == kHeaderBytes);
+constexpr std::size_t kRingHeadBytes = 128;
+static_assert(sizeof(SubmissionHeader) == kRingHeadBytes && sizeof(AnswerHeader) == kRingHeadBytes);
 
 // A descriptor as it lies in the ring, one cache line. Word by word, so that a producer that
 // scribbles over it while it is copied gives a wrong descriptor and nothing worse.
@@ -82,15 +82,15 @@ Descriptor load(const Entry& entry) {
   return descriptor;
 }
 
-Entry* entries_of(std::byte* base) { return reinterpret_cast<Entry*>(base + kHeaderBytes); }
+Entry* entries_of(std::byte* base) { return reinterpret_cast<Entry*>(base + kRingHeadBytes); }
 const Entry* entries_of(const std::byte* base) {
-  return reinterpret_cast<const Entry*>(base + kHeaderBytes);
+  return reinterpret_cast<const Entry*>(base + kRingHeadBytes);
 }
 SharedByte* results_of(std::byte* base) {
-  return reinterpret_cast<SharedByte*>(base + kHeaderBytes);
+  return reinterpret_cast<SharedByte*>(base + kRingHeadBytes);
 }
 const SharedByte* results_of(const std::byte* base) {
-  return reinterpret_cast<const SharedByte*>(base + kHeaderBytes);
+  return reinterpret_cast<const SharedByte*>(base + kRingHeadBytes);
 }
 
 tl::unexpected<Failure> bad_size(std::uint32_t entries) {
@@ -122,10 +122,10 @@ bool is_ring_size(std::uint32_t entries) {
 }
 
 std::uint64_t submission_bytes(std::uint32_t entries) {
-  return kHeaderBytes + std::uint64_t{entries} * sizeof(Entry);
+  return kRingHeadBytes + std::uint64_t{entries} * sizeof(Entry);
 }
 
-std::uint64_t answer_bytes(std::uint32_t entries) { return kHeaderBytes + entries; }
+std::uint64_t answer_bytes(std::uint32_t entries) { return kRingHeadBytes + entries; }
 
 // --- the source's end ---
 

@@ -14,7 +14,7 @@ namespace {
 // After a longer time without a turn the whole process was stopped, and what is heard of the peers
 // counts before the core's deadlines (rule 13). A real peer would have gone on talking; a virtual
 // one was stopped, too, so it says now that it lives.
-constexpr Duration kPause = milliseconds(400);
+constexpr Duration kLongTurn = milliseconds(400);
 constexpr std::size_t kRememberedSuccesses = 4'096;  // of a session
 
 }  // namespace
@@ -112,7 +112,7 @@ bool PrefillTranslator::owns(const PeerAddress& address) const {
 // --- time ---
 
 void PrefillTranslator::advance(Instant now) {
-  if (now - now_ > kPause) {
+  if (now - now_ > kLongTurn) {
     for (auto& [name, session] : sessions_) {
       if (session->live) {
         say_once(*session, wire::Heartbeat{});

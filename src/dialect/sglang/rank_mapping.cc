@@ -9,7 +9,7 @@ namespace {
 
 // Above any engine; keeps products of three sizes and lists of ranks small.
 constexpr std::uint32_t kMaxGroup = 1'024;
-constexpr std::uint32_t kMaxRanks = 65'536;
+constexpr std::uint32_t kMaxPrefillRanks = 65'536;
 
 std::vector<std::uint32_t> range(std::uint32_t begin, std::uint32_t count) {
   std::vector<std::uint32_t> ranks(count);
@@ -35,10 +35,10 @@ Status check_shapes(const PrefillShape& prefill, const DecodeShape& decode) {
       return status;
     }
   }
-  if (prefill.tp_size * prefill.cp_size * prefill.pp_size > kMaxRanks) {
+  if (prefill.tp_size * prefill.cp_size * prefill.pp_size > kMaxPrefillRanks) {
     return fail(FailureCode::kInvalidArgument,
                 fmt::format("prefill has {} x {} x {} ranks, expected at most {}", prefill.tp_size,
-                            prefill.cp_size, prefill.pp_size, kMaxRanks));
+                            prefill.cp_size, prefill.pp_size, kMaxPrefillRanks));
   }
   if (decode.pp_rank >= decode.pp_size) {
     return fail(FailureCode::kInvalidArgument,

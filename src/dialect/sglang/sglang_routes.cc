@@ -24,7 +24,7 @@ HttpResponse text(int status, std::string body) {
   return net::text_response(status, std::move(body), std::string(kText));
 }
 
-HttpResponse json(std::string body) {
+HttpResponse json_answer(std::string body) {
   return net::text_response(200, std::move(body), std::string(kJson));
 }
 
@@ -150,7 +150,7 @@ HttpResponse SglangRoutes::get_route(const HttpRequest& request) {
     return not_ready();
   }
   if (std::all_of(key.begin(), key.end(), [](std::int64_t rank) { return rank == -1; })) {
-    return json(topology_json(*registry_.topology()));
+    return json_answer(topology_json(*registry_.topology()));
   }
   const RankAddress* address = registry_.find(key);
   if (address == nullptr) {
@@ -158,7 +158,7 @@ HttpResponse SglangRoutes::get_route(const HttpRequest& request) {
                                  "pp_rank={}",
                                  asked[0], asked[1], asked[2], asked[3]));
   }
-  return json(address_json(*address));
+  return json_answer(address_json(*address));
 }
 
 HttpResponse SglangRoutes::register_dp_rank(const HttpRequest& request, Instant now) {
@@ -188,7 +188,7 @@ HttpResponse SglangRoutes::query_dp_ranks(const HttpRequest& request, Instant no
       }
     }
   }
-  return json(room_ranks_json(known));
+  return json_answer(room_ranks_json(known));
 }
 
 }  // namespace kvferry::sglang

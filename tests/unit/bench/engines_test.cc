@@ -21,21 +21,21 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::uint64_t kPoolBytes = 32U << 20;
+constexpr std::uint64_t kSmallPoolBytes = 32U << 20;
 
 // Two pools and an engine between them.
 class EngineRig {
  public:
   explicit EngineRig(const std::string& name)
-      : shared_(SharedPool::create(kPoolBytes + kAuxAreaBytes).value()),
-        target_memory_(::mmap(nullptr, kPoolBytes + kAuxAreaBytes, PROT_READ | PROT_WRITE,
+      : shared_(SharedPool::create(kSmallPoolBytes + kAuxAreaBytes).value()),
+        target_memory_(::mmap(nullptr, kSmallPoolBytes + kAuxAreaBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
         channels_(Channel::make_pair().value()) {
     fill_pattern(source_bytes(), 0);
     WorkerSetup setup;
     std::strcpy(setup.host.data(), "127.0.0.1");
-    const Pool source{shared_.base(), kPoolBytes, shared_.fd(), nullptr};
-    const Pool target{static_cast<std::byte*>(target_memory_), kPoolBytes, -1, shared_.base()};
+    const Pool source{shared_.base(), kSmallPoolBytes, shared_.fd(), nullptr};
+    const Pool target{static_cast<std::byte*>(target_memory_), kSmallPoolBytes, -1, shared_.base()};
     if (name == kMemcpyName) {
       source_ = make_memcpy_source();
       target_ = make_memcpy_target(target);
@@ -50,15 +50,15 @@ class EngineRig {
   ~EngineRig() {
     source_.reset();
     target_.reset();
-    ::munmap(target_memory_, kPoolBytes + kAuxAreaBytes);
+    ::munmap(target_memory_, kSmallPoolBytes + kAuxAreaBytes);
   }
 
-  std::span<std::byte> source_bytes() { return {shared_.base(), kPoolBytes + kAuxAreaBytes}; }
+  std::span<std::byte> source_bytes() { return {shared_.base(), kSmallPoolBytes + kAuxAreaBytes}; }
 
   std::byte* target_bytes() { return static_cast<std::byte*>(target_memory_); }
 
   Status prepare(const std::string& block_name, std::uint32_t pages_per_grant = 0) {
-    const Block block = make_block(block_name, kPoolBytes, pages_per_grant).value();
+    const Block block = make_block(block_name, kSmallPoolBytes, pages_per_grant).value();
     Status at_source;
     std::thread thread([&] { at_source = source_->prepare(block, channels_.first); });
     Status at_target = target_->prepare(block, channels_.second);
@@ -71,7 +71,7 @@ class EngineRig {
     Result<RunResult> target;
   };
   // Every page at least once.
-  Ends run(std::uint32_t batch = 0) { return run({milliseconds(1), kPoolBytes, batch}); }
+  Ends run(std::uint32_t batch = 0) { return run({milliseconds(1), kSmallPoolBytes, batch}); }
   Ends run(const RunOrder& order) {
     Ends ends{PostResult{}, RunResult{}};
     std::thread thread([&] { ends.source = source_->run(order, channels_.first); });
@@ -99,7 +99,7 @@ TEST_P(Engines, MoveEveryBlockOfEveryKind) {
       const auto ends = rig.run();
       ASSERT_TRUE(ends.target) << block << ": " << ends.target.error().what;
       EXPECT_TRUE(ends.source) << block << ": " << ends.source.error().what;
-      EXPECT_GE(ends.target->total_bytes, kPoolBytes);
+      EXPECT_GE(ends.target->total_bytes, kSmallPoolBytes);
       EXPECT_GT(ends.target->checked_pages, 0U);
     }
   }
@@ -109,7 +109,7 @@ TEST_P(Engines, MoveEveryBlockOfEveryKind) {
 TEST_P(Engines, WrongBytesFailTheRun) {
   EngineRig rig(GetParam());
   ASSERT_TRUE(rig.prepare("64K"));
-  for (std::uint64_t at = 4096; at < kPoolBytes; at += 64U << 10) {
+  for (std::uint64_t at = 4096; at < kSmallPoolBytes; at += 64U << 10) {
     rig.source_bytes()[at] ^= std::byte{1};
   }
   const auto ends = rig.run();
@@ -134,7 +134,9 @@ INSTANTIATE_TEST_SUITE_P(All, Engines, testing::ValuesIn(engine_names()),
 class FencedRuns : public testing::TestWithParam<std::string> {
  protected:
   static constexpr std::uint64_t kReleases = 200;
-  static RunOrder order() { return {Duration(0), kPoolBytes, 0, RunMode::kFenceCheck, kReleases}; }
+  static RunOrder order() {
+    return {Duration(0), kSmallPoolBytes, 0, RunMode::kFenceCheck, kReleases};
+  }
 };
 
 TEST_P(FencedRuns, StaleWritesAreRefusedAndReleasedPagesStayUntouched) {
@@ -161,7 +163,7 @@ TEST_P(FencedRuns, AWriterThatIgnoresTheFenceIsSeen) {
     const data_plane::Fd memory(::open("/proc/self/mem", O_WRONLY));
     const std::byte wrong{0x11};
     while (!is_over) {
-      for (std::uint64_t at = 0; at < kPoolBytes && !is_over; at += 64U << 10) {
+      for (std::uint64_t at = 0; at < kSmallPoolBytes && !is_over; at += 64U << 10) {
         const auto address = reinterpret_cast<std::uintptr_t>(rig.target_bytes() + at);
         if (::pwrite(memory.get(), &wrong, 1, static_cast<off_t>(address)) != 1) return;
       }

@@ -115,8 +115,8 @@ RC_GTEST_PROP(RankMap, AgreesWithAMapOfCellsForAnyRanks, ()) {
 
 // --- coverage ---
 
-constexpr std::uint64_t kItemBytes = 24;
-constexpr std::uint32_t kItems = 4;
+constexpr std::uint64_t kRangedBytes = 24;
+constexpr std::uint32_t kRangedItems = 4;
 
 struct Range {
   std::uint32_t region;
@@ -133,9 +133,9 @@ void showValue(const Range& range, std::ostream& out) {
 rc::Gen<Range> any_range() {
   return rc::gen::build<Range>(
       rc::gen::set(&Range::region, rc::gen::inRange(0U, 4U)),
-      rc::gen::set(&Range::item, rc::gen::inRange(0U, kItems)),
-      rc::gen::set(&Range::offset, rc::gen::inRange<std::uint64_t>(0, kItemBytes + 2)),
-      rc::gen::set(&Range::length, rc::gen::inRange<std::uint64_t>(0, kItemBytes + 2)));
+      rc::gen::set(&Range::item, rc::gen::inRange(0U, kRangedItems)),
+      rc::gen::set(&Range::offset, rc::gen::inRange<std::uint64_t>(0, kRangedBytes + 2)),
+      rc::gen::set(&Range::length, rc::gen::inRange<std::uint64_t>(0, kRangedBytes + 2)));
 }
 
 // Slices of one region that don't overlap: cut one after the other from the front of the item.
@@ -150,7 +150,7 @@ std::vector<ItemSlice> any_slices(std::uint32_t region) {
     slice.piece_count = *rc::gen::inRange(1U, 4U);
     slice.stride = slice.piece_bytes + *rc::gen::inRange<std::uint64_t>(0, 3);
     const std::uint64_t end = slice.offset + slice.piece_count * slice.stride;
-    if (end > kItemBytes) {
+    if (end > kRangedBytes) {
       break;
     }
     slices.push_back(slice);
@@ -199,10 +199,10 @@ RC_GTEST_PROP(Coverage, AgreesWithAMapOfBytesForAnySlices, ()) {
   page_slices.insert(page_slices.end(), second.begin(), second.end());
   const std::vector<ItemSlice> aux_slices = any_slices(2);
   // Each page once: drawn with repetitions, since a list of all different ones may not be found.
-  auto pages = *rc::gen::container<std::vector<std::uint32_t>>(rc::gen::inRange(0U, kItems));
+  auto pages = *rc::gen::container<std::vector<std::uint32_t>>(rc::gen::inRange(0U, kRangedItems));
   std::set<std::uint32_t> seen;
   std::erase_if(pages, [&](std::uint32_t page) { return !seen.insert(page).second; });
-  const std::int64_t aux_slot = *rc::gen::inRange<std::int64_t>(-1, kItems);
+  const std::int64_t aux_slot = *rc::gen::inRange<std::int64_t>(-1, kRangedItems);
   ByteMap bytes;
   std::vector<PageIndex> page_list;
   for (const std::uint32_t page : pages) {

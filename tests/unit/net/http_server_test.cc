@@ -11,7 +11,7 @@
 namespace kvferry::net {
 namespace {
 
-std::unique_ptr<HttpServer> serve(HttpHandler handler, HttpServerConfig config = {}) {
+std::unique_ptr<HttpServer> start_server(HttpHandler handler, HttpServerConfig config = {}) {
   auto server = HttpServer::start(config, std::move(handler));
   EXPECT_TRUE(server);
   return server ? std::move(*server) : nullptr;
@@ -32,7 +32,7 @@ std::size_t count(std::string_view text, std::string_view part) {
 }
 
 TEST(HttpServer, AnswersAndKeepsTheConnection) {
-  auto server = serve(echo);
+  auto server = start_server(echo);
   RawClient client(server->address());
   ASSERT_TRUE(client.send("GET /one HTTP/1.1\r\nHost: x\r\n\r\n"));
   EXPECT_NE(client.read_until("GET /one "), "");
@@ -43,7 +43,7 @@ TEST(HttpServer, AnswersAndKeepsTheConnection) {
 }
 
 TEST(HttpServer, AnswersPipelinedRequestsInOrder) {
-  auto server = serve(echo);
+  auto server = start_server(echo);
   RawClient client(server->address());
   std::string all;
   for (int i = 0; i < 50; ++i) {
@@ -56,7 +56,7 @@ TEST(HttpServer, AnswersPipelinedRequestsInOrder) {
 }
 
 TEST(HttpServer, ChunkedRequestAndHead) {
-  auto server = serve(echo);
+  auto server = start_server(echo);
   RawClient client(server->address());
   ASSERT_TRUE(client.send("POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"));
   ASSERT_TRUE(client.send("2\r\nde\r\n0\r\n\r\n"));
@@ -68,7 +68,7 @@ TEST(HttpServer, ChunkedRequestAndHead) {
 }
 
 TEST(HttpServer, ExpectContinueIsAnswered) {
-  auto server = serve(echo);
+  auto server = start_server(echo);
   RawClient client(server->address());
   ASSERT_TRUE(client.send("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"));
   ASSERT_NE(client.read_until("100 Continue\r\n\r\n"), "");
@@ -80,7 +80,7 @@ TEST(HttpServer, LimitsAreAnsweredInOpenAiShape) {
   HttpServerConfig config;
   config.max_body_bytes = 1'000;
   config.max_header_bytes = 2'000;
-  auto server = serve(echo, config);
+  auto server = start_server(echo, config);
   {
     RawClient client(server->address());
     ASSERT_TRUE(client.send("POST / HTTP/1.1\r\nContent-Length: 1001\r\n\r\n"));
@@ -106,7 +106,7 @@ TEST(HttpServer, LimitsAreAnsweredInOpenAiShape) {
 }
 
 TEST(HttpServer, NonsenseIs400AndClosed) {
-  auto server = serve(echo);
+  auto server = start_server(echo);
   for (const char* text :
        {"\x16\x03\x01\x02\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n",
         "GET / HTTP/1.1\r\nNo colon\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
@@ -122,7 +122,7 @@ TEST(HttpServer, SlowHeaderAndBodyAreClosed) {
   config.header_timeout_ms = 100;
   config.body_timeout_ms = 100;
   config.idle_timeout_ms = 100;
-  auto server = serve(echo, config);
+  auto server = start_server(echo, config);
   RawClient silent(server->address());
   RawClient header(server->address());
   RawClient body(server->address());
@@ -138,7 +138,7 @@ TEST(HttpServer, SlowHeaderAndBodyAreClosed) {
 
 TEST(HttpServer, StreamsChunks) {
   Latch<std::shared_ptr<Responder>> stream;
-  auto server = serve(
+  auto server = start_server(
       [&](HttpRequest, std::shared_ptr<Responder> responder) { stream.set(std::move(responder)); });
   RawClient client(server->address());
   client.send("GET / HTTP/1.1\r\n\r\n");
@@ -159,7 +159,7 @@ TEST(HttpServer, StreamsChunks) {
 }
 
 TEST(HttpServer, StreamForHttp10EndsWithTheConnection) {
-  auto server = serve([](HttpRequest, std::shared_ptr<Responder> responder) {
+  auto server = start_server([](HttpRequest, std::shared_ptr<Responder> responder) {
     responder->begin_stream(text_response(200, ""));
     responder->write("plain");
     responder->end();
@@ -175,7 +175,7 @@ TEST(HttpServer, DisconnectIsNoticedBeforeTheAnswerAndInAStream) {
   for (const bool streaming : {false, true}) {
     Latch<bool> gone;
     Latch<std::shared_ptr<Responder>> open;
-    auto server = serve([&](HttpRequest, std::shared_ptr<Responder> responder) {
+    auto server = start_server([&](HttpRequest, std::shared_ptr<Responder> responder) {
       responder->on_disconnect([&gone] { gone.set(true); });
       if (streaming) {
         responder->begin_stream(text_response(200, ""));
@@ -204,7 +204,7 @@ TEST(HttpServer, DisconnectIsNoticedBeforeTheAnswerAndInAStream) {
 TEST(HttpServer, PipelinedBytesDoNotHideADisconnect) {
   Latch<bool> gone;
   Latch<std::shared_ptr<Responder>> open;
-  auto server = serve([&](HttpRequest, std::shared_ptr<Responder> responder) {
+  auto server = start_server([&](HttpRequest, std::shared_ptr<Responder> responder) {
     responder->on_disconnect([&gone] { gone.set(true); });
     open.set(std::move(responder));
   });
@@ -217,7 +217,7 @@ TEST(HttpServer, PipelinedBytesDoNotHideADisconnect) {
 }
 
 TEST(HttpServer, HalfCloseCountsAsGoneUnlessAnswered) {
-  auto direct = serve(echo);
+  auto direct = start_server(echo);
   RawClient answered(direct->address());
   answered.send("GET /x HTTP/1.1\r\n\r\n");
   answered.half_close();
@@ -225,7 +225,7 @@ TEST(HttpServer, HalfCloseCountsAsGoneUnlessAnswered) {
 
   Latch<bool> gone;
   Latch<std::shared_ptr<Responder>> open;
-  auto waiting = serve([&](HttpRequest, std::shared_ptr<Responder> responder) {
+  auto waiting = start_server([&](HttpRequest, std::shared_ptr<Responder> responder) {
     responder->on_disconnect([&gone] { gone.set(true); });
     open.set(std::move(responder));
   });
@@ -241,7 +241,7 @@ TEST(HttpServer, HalfCloseCountsAsGoneUnlessAnswered) {
 TEST(HttpServer, CompleteAnswerForgetsTheDisconnectCallback) {
   std::weak_ptr<int> held;
   std::atomic<bool> called{false};
-  auto server = serve([&](HttpRequest, std::shared_ptr<Responder> responder) {
+  auto server = start_server([&](HttpRequest, std::shared_ptr<Responder> responder) {
     auto token = std::make_shared<int>(1);
     held = token;
     responder->on_disconnect([token, &called] { called = true; });
@@ -256,7 +256,7 @@ TEST(HttpServer, CompleteAnswerForgetsTheDisconnectCallback) {
 }
 
 TEST(HttpServer, DroppedResponderIs500AndDroppedStreamBreaks) {
-  auto server = serve([](HttpRequest request, std::shared_ptr<Responder> responder) {
+  auto server = start_server([](HttpRequest request, std::shared_ptr<Responder> responder) {
     if (request.path() == "/throw") {
       throw std::runtime_error("handler");
     }
@@ -279,7 +279,7 @@ TEST(HttpServer, ReaderThatIsTooSlowIsCut) {
   config.stream_max_queued_bytes = 100'000;
   Latch<bool> gone;
   Latch<std::shared_ptr<Responder>> open;
-  auto server = serve(
+  auto server = start_server(
       [&](HttpRequest, std::shared_ptr<Responder> responder) {
         responder->on_disconnect([&gone] { gone.set(true); });
         responder->begin_stream(text_response(200, ""));
@@ -299,7 +299,7 @@ TEST(HttpServer, ReaderThatIsTooSlowIsCut) {
 }
 
 TEST(HttpServer, PortInUseIsAFailureWithTheAddress) {
-  auto first = serve(echo);
+  auto first = start_server(echo);
   HttpServerConfig config;
   config.port = static_cast<std::uint16_t>(
       std::stoi(first->address().substr(first->address().rfind(':') + 1)));
@@ -312,7 +312,7 @@ TEST(HttpServer, PortInUseIsAFailureWithTheAddress) {
 TEST(HttpServer, ConnectionsOverTheLimitAreTold) {
   HttpServerConfig config;
   config.max_connections = 2;
-  auto server = serve(echo, config);
+  auto server = start_server(echo, config);
   RawClient one(server->address());
   RawClient two(server->address());
   one.send("GET /1 HTTP/1.1\r\n\r\n");
@@ -327,7 +327,7 @@ TEST(HttpServer, ConnectionsOverTheLimitAreTold) {
 
 TEST(HttpServer, StopDrainsWhatIsOpen) {
   Latch<std::shared_ptr<Responder>> open;
-  auto server = serve(
+  auto server = start_server(
       [&](HttpRequest, std::shared_ptr<Responder> responder) { open.set(std::move(responder)); });
   RawClient busy(server->address());
   RawClient idle(server->address());
@@ -347,7 +347,7 @@ TEST(HttpServer, StopDrainsWhatIsOpen) {
 TEST(HttpServer, StopWithOpenStreamsTellsThemAndResponderMayOutliveTheServer) {
   Latch<bool> gone;
   Latch<std::shared_ptr<Responder>> open;
-  auto server = serve([&](HttpRequest, std::shared_ptr<Responder> responder) {
+  auto server = start_server([&](HttpRequest, std::shared_ptr<Responder> responder) {
     responder->on_disconnect([&gone] { gone.set(true); });
     responder->begin_stream(text_response(200, ""));
     open.set(std::move(responder));

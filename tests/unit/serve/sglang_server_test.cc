@@ -9,7 +9,7 @@ namespace {
 using testing::HasSubstr;
 namespace json = boost::json;
 
-ServeOptions options(std::uint32_t prefill_delay_ms = 0) {
+ServeOptions sglang_options(std::uint32_t prefill_delay_ms = 0) {
   ServeOptions options;
   options.engine = EngineKind::kSynthetic;
   options.synthetic.prefill_delay_ms = prefill_delay_ms;
@@ -18,7 +18,7 @@ ServeOptions options(std::uint32_t prefill_delay_ms = 0) {
   return options;
 }
 
-std::string fields(std::size_t bytes, const std::string& more = "") {
+std::string sglang_fields(std::size_t bytes, const std::string& more = "") {
   return R"("text":")" + std::string(bytes, 'k') +
          R"(","sampling_params":{"temperature":0,"max_new_tokens":30})" + more;
 }
@@ -48,14 +48,15 @@ std::vector<json::value> events(const std::string& body) {
 }
 
 TEST(SglangRoutes, SplitServingAnswersAsOneProcess) {
-  Fleet fleet(options());
+  Fleet fleet(sglang_options());
   ASSERT_TRUE(fleet.paired);
   for (const bool name_port : {true, false}) {
     const auto answer =
-        fleet.ask_both("/generate", fleet.with_sglang_room(fields(200), 7, name_port)).get();
+        fleet.ask_both("/generate", fleet.with_sglang_room(sglang_fields(200), 7, name_port)).get();
     ASSERT_EQ(answer.decode.status, 200) << answer.decode.body;
     ASSERT_EQ(answer.prefill.status, 200) << answer.prefill.body;
-    const auto alone = fleet.fetch(*fleet.both, "POST", "/generate", "{" + fields(200) + "}");
+    const auto alone =
+        fleet.fetch(*fleet.both, "POST", "/generate", "{" + sglang_fields(200) + "}");
     ASSERT_EQ(alone.status, 200) << alone.body;
     EXPECT_EQ(ended(answer.decode), ended(alone));
     EXPECT_EQ(ended(alone).at("output_ids").as_array().size(),
@@ -69,12 +70,12 @@ TEST(SglangRoutes, SplitServingAnswersAsOneProcess) {
 }
 
 TEST(SglangRoutes, StreamedEventsHoldTheTextFromTheStart) {
-  Fleet fleet(options());
+  Fleet fleet(sglang_options());
   ASSERT_TRUE(fleet.paired);
   const std::string more = R"(,"stream":true,"rid":"mine")";
   const auto answer =
-      fleet.ask_both("/generate", fleet.with_sglang_room(fields(100, more), 8)).get();
-  const auto alone = fleet.fetch(*fleet.both, "POST", "/generate", "{" + fields(100) + "}");
+      fleet.ask_both("/generate", fleet.with_sglang_room(sglang_fields(100, more), 8)).get();
+  const auto alone = fleet.fetch(*fleet.both, "POST", "/generate", "{" + sglang_fields(100) + "}");
   const auto chunks = events(answer.decode.body);
   ASSERT_GT(chunks.size(), 1U);
   std::string before;
@@ -95,11 +96,12 @@ TEST(SglangRoutes, StreamedEventsHoldTheTextFromTheStart) {
 }
 
 TEST(SglangRoutes, ARoomNumberIsUsedAgainWhenItIsOver) {
-  Fleet fleet(options());
+  Fleet fleet(sglang_options());
   ASSERT_TRUE(fleet.paired);
   json::value first;
   for (int round = 0; round < 3; ++round) {
-    const auto answer = fleet.ask_both("/generate", fleet.with_sglang_room(fields(90), 5)).get();
+    const auto answer =
+        fleet.ask_both("/generate", fleet.with_sglang_room(sglang_fields(90), 5)).get();
     ASSERT_EQ(answer.prefill.status, 200) << round << answer.prefill.body;
     ASSERT_EQ(answer.decode.status, 200) << round << answer.decode.body;
     if (round == 0) first = ended(answer.decode);
@@ -108,9 +110,9 @@ TEST(SglangRoutes, ARoomNumberIsUsedAgainWhenItIsOver) {
 }
 
 TEST(SglangRoutes, ASecondRequestWithARunningRoomIsRefused) {
-  Fleet fleet(options(100));
+  Fleet fleet(sglang_options(100));
   ASSERT_TRUE(fleet.paired);
-  const std::string body = fleet.with_sglang_room(fields(1'000), 9);
+  const std::string body = fleet.with_sglang_room(sglang_fields(1'000), 9);
   auto running = fleet.ask_both("/generate", body);
   ASSERT_TRUE(fleet.eventually([&] {
     return fleet.metric(*fleet.prefill, "kvferry_prompt_tokens_total") > 0 &&
@@ -128,12 +130,12 @@ TEST(SglangRoutes, ASecondRequestWithARunningRoomIsRefused) {
 }
 
 TEST(SglangRoutes, BothServersRefuseARegistryThatTheyDoNotKnow) {
-  Fleet fleet(options());
+  Fleet fleet(sglang_options());
   ASSERT_TRUE(fleet.paired);
-  const std::string other_host = "{" + fields(9) +
+  const std::string other_host = "{" + sglang_fields(9) +
                                  R"(,"bootstrap_host":"203.0.113.9","bootstrap_port":80,)"
                                  R"("bootstrap_room":1})";
-  const std::string no_port = "{" + fields(9) +
+  const std::string no_port = "{" + sglang_fields(9) +
                               R"(,"bootstrap_host":"203.0.113.9","bootstrap_port":null,)"
                               R"("bootstrap_room":1})";
   for (const auto* server : {fleet.prefill.get(), fleet.decode.get()}) {
@@ -149,15 +151,15 @@ TEST(SglangRoutes, BothServersRefuseARegistryThatTheyDoNotKnow) {
 
 // Port 1 of the loopback refuses at once: past the check the room fails for that reason.
 TEST(SglangRoutes, ARegistryAtAStarredPortPassesTheCheck) {
-  ServeOptions starred = options();
+  ServeOptions starred = sglang_options();
   starred.library.bootstrap_allow = {"*:1"};
   Fleet fleet(starred);
   ASSERT_TRUE(fleet.paired);
   for (const char* port : {"1", "null"}) {
     const auto answer =
         fleet.fetch(*fleet.decode, "POST", "/generate",
-                    "{" + fields(9) + R"(,"bootstrap_host":"127.0.0.2","bootstrap_port":)" + port +
-                        R"(,"bootstrap_room":1})");
+                    "{" + sglang_fields(9) + R"(,"bootstrap_host":"127.0.0.2","bootstrap_port":)" +
+                        port + R"(,"bootstrap_room":1})");
     EXPECT_NE(answer.status, 400) << answer.body;
     EXPECT_THAT(answer.body, HasSubstr("127.0.0.2:1"));
   }
@@ -166,10 +168,11 @@ TEST(SglangRoutes, ARegistryAtAStarredPortPassesTheCheck) {
 // SGLang's router waits for both servers and tells neither what the other one said.
 TEST(SglangRoutes, WhatOneServerRefusesDoesNotWaitForItsDeadlineOnTheOther) {
   for (const bool decode_refuses : {true, false}) {
-    Fleet fleet(options());
+    Fleet fleet(sglang_options());
     ASSERT_TRUE(fleet.paired);
     (decode_refuses ? fleet.decode : fleet.prefill)->request_drain();
-    const auto answer = fleet.ask_both("/generate", fleet.with_sglang_room(fields(90), 5)).get();
+    const auto answer =
+        fleet.ask_both("/generate", fleet.with_sglang_room(sglang_fields(90), 5)).get();
     EXPECT_EQ((decode_refuses ? answer.decode : answer.prefill).status, 503);
     const auto& told = decode_refuses ? answer.prefill : answer.decode;
     EXPECT_GE(told.status, 400) << told.body;
@@ -178,7 +181,7 @@ TEST(SglangRoutes, WhatOneServerRefusesDoesNotWaitForItsDeadlineOnTheOther) {
 }
 
 TEST(SglangRoutes, InformationRoutesSayWhatTheServerIs) {
-  Fleet fleet(options());
+  Fleet fleet(sglang_options());
   const std::vector<std::pair<const Server*, std::string>> modes = {
       {fleet.prefill.get(), "prefill"}, {fleet.decode.get(), "decode"}, {fleet.both.get(), "null"}};
   for (const auto& [server, mode] : modes) {

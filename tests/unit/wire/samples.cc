@@ -217,7 +217,7 @@ Introduction fixed_introduction(Role role) {
   return self;
 }
 
-Frame frame_of(std::vector<Message> messages) {
+Frame session_frame(std::vector<Message> messages) {
   return {SessionEpoch(0x1122334455667788), 41, 40, std::move(messages)};
 }
 
@@ -255,23 +255,24 @@ std::vector<std::pair<std::string, Frame>> golden_frames() {
     consecutive.pages.emplace_back(page);
   }
   return {
-      {"hello", frame_of({Hello{fixed_introduction(Role::kDecode), nonce, half}})},
-      {"hello_reply", frame_of({HelloReply{fixed_introduction(Role::kPrefill), nonce,
-                                           counting<16>(50), half, epoch, "tcp"}})},
-      {"session", frame_of({HelloConfirm{epoch, nonce}, HelloConfirmed{epoch},
-                            HelloRefused{nonce, cause}, Resume{epoch, nonce, half},
-                            Resumed{epoch, nonce, half}, SessionEnded{epoch, cause}})},
-      {"grants", frame_of({scattered, consecutive})},
+      {"hello", session_frame({Hello{fixed_introduction(Role::kDecode), nonce, half}})},
+      {"hello_reply", session_frame({HelloReply{fixed_introduction(Role::kPrefill), nonce,
+                                                counting<16>(50), half, epoch, "tcp"}})},
+      {"session", session_frame({HelloConfirm{epoch, nonce}, HelloConfirmed{epoch},
+                                 HelloRefused{nonce, cause}, Resume{epoch, nonce, half},
+                                 Resumed{epoch, nonce, half}, SessionEnded{epoch, cause}})},
+      {"grants", session_frame({scattered, consecutive})},
       {"room_from_prefill",
-       frame_of({Progress{attempt, slot, generation, 1, 2},
-                 Done{room, binding, attempt, EngineEpoch(7), slot, generation, 10, 40'960, 3},
-                 Drained{attempt, slot, generation, true},
-                 Drained{attempt, slot, generation, false},
-                 Failed{room, binding, attempt, cause}})},
-      {"room_from_decode", frame_of({Consumed{room, binding, attempt, mark},
-                                     Abort{room, binding, attempt, mark, slot, generation, cause},
-                                     Fenced{attempt, slot, generation}})},
-      {"answers", frame_of({Stale{attempt, 9}, Heartbeat{}, Ack{}, Unsupported{200, true}})},
+       session_frame({Progress{attempt, slot, generation, 1, 2},
+                      Done{room, binding, attempt, EngineEpoch(7), slot, generation, 10, 40'960, 3},
+                      Drained{attempt, slot, generation, true},
+                      Drained{attempt, slot, generation, false},
+                      Failed{room, binding, attempt, cause}})},
+      {"room_from_decode",
+       session_frame({Consumed{room, binding, attempt, mark},
+                      Abort{room, binding, attempt, mark, slot, generation, cause},
+                      Fenced{attempt, slot, generation}})},
+      {"answers", session_frame({Stale{attempt, 9}, Heartbeat{}, Ack{}, Unsupported{200, true}})},
   };
 }
 

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr std::uint32_t kEntries = kMinRingEntries;
-constexpr std::uint64_t kMaxWord = ~std::uint64_t{0};
+constexpr std::uint64_t kAllOnes = ~std::uint64_t{0};
 
 Descriptor numbered(std::uint64_t number) {
   Descriptor descriptor;
@@ -106,12 +106,12 @@ TEST(Ring, CarriesEveryFieldInFull) {
   Ring ring;
   Descriptor sent;
   sent.slot = GrantSlot(0xFFFF'FFFF);
-  sent.generation = Generation(kMaxWord);
-  sent.write = {TicketId(kMaxWord - 1), RegionId(0xFFFF'FFFE), 0xFFFF'FFFD, kMaxWord - 2,
-                kMaxWord - 3};
+  sent.generation = Generation(kAllOnes);
+  sent.write = {TicketId(kAllOnes - 1), RegionId(0xFFFF'FFFE), 0xFFFF'FFFD, kAllOnes - 2,
+                kAllOnes - 3};
   sent.source_region = RegionId(0xFFFF'FFFC);
-  sent.source_offset = kMaxWord - 4;
-  sent.digest = kMaxWord - 5;
+  sent.source_offset = kAllOnes - 4;
+  sent.digest = kAllOnes - 5;
   ring.writer.put(sent);
   ring.writer.publish();
   Descriptor taken[2];
@@ -256,7 +256,7 @@ TEST(WildPeer, HeadIsCheckedAtBothEnds) {
     return !taken && taken.error().code == FailureCode::kMalformed;
   };
   EXPECT_TRUE(is_malformed(kEntries + 1));
-  EXPECT_TRUE(is_malformed(kMaxWord));
+  EXPECT_TRUE(is_malformed(kAllOnes));
   memory.counter() = kEntries;
   ASSERT_EQ(reader->take(out).value(), kEntries);
   EXPECT_TRUE(is_malformed(kEntries - 1));
@@ -289,7 +289,7 @@ TEST(WildPeer, AnswersAreCheckedAtBothEnds) {
   EXPECT_TRUE(is_malformed(1));  // not published yet
   writer->publish();
   EXPECT_TRUE(is_malformed(5));
-  EXPECT_TRUE(is_malformed(kMaxWord));
+  EXPECT_TRUE(is_malformed(kAllOnes));
   EXPECT_TRUE(out.empty());
   memory.counter() = 3;
   EXPECT_EQ(writer->take_answers(out).value(), 3U);
@@ -313,7 +313,7 @@ TEST(WildPeer, CannotMakeTheOtherSideRingForEver) {
   EXPECT_FALSE(reader->answer(result));
   memory.second() = 1;
   EXPECT_FALSE(reader->answer(result));
-  memory.second() = kMaxWord;
+  memory.second() = kAllOnes;
   EXPECT_FALSE(reader->answer(result));
 }
 
