@@ -3,7 +3,7 @@
 #   kvferry_library_with_lab(...)              and its build with guards that can be missing
 #   kvferry_test(NAME SOURCES... DEPS... LABEL unit|conformance|e2e)
 #   kvferry_program(NAME SOURCE DEPS...)       a program of the product, in the build folder's root
-#   kvferry_light_sanitizers(FILES...)         heavy units (Beast, CLI11): address sanitizer only
+#   kvferry_alone(FILES...)                    files that are not joined with others to one unit
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -18,6 +18,12 @@ if(KVFERRY_CCACHE)
       ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
       CCACHE_SLOPPINESS=pch_defines,time_macros ${KVFERRY_CCACHE})
 endif()
+
+# Several files of a target are compiled as one unit: a build from nothing takes half the time. Names of
+# unnamed namespaces must then differ within a target. Turn it off where single files are changed often.
+option(KVFERRY_UNITY "Compile several files of a target as one unit" ON)
+set(CMAKE_UNITY_BUILD ${KVFERRY_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 
 # Everywhere alike, executables included: the precompiled header is shared by all targets. Nobody puts
 # functions of his own in the place of ours at load time, so calls within a unit may be inlined.
@@ -69,6 +75,10 @@ function(kvferry_target_defaults NAME)
   else()
     set_target_properties(${NAME} PROPERTIES KVFERRY_NO_UBSAN ON)
   endif()
+endfunction()
+
+function(kvferry_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # NO_UBSAN: for folders of heavy headers, whose compile time the undefined-behaviour sanitizer triples.
