@@ -1,6 +1,7 @@
 # Compiler settings and the functions every CMakeLists.txt of the tree uses:
 #   kvferry_library(NAME SOURCES... DEPS...)   one static library per folder
-#   kvferry_library_with_lab(...)              and its build with guards that can be missing
+#   kvferry_library_with_lab(... INCLUDE)      and its build with guards that can be missing; INCLUDE: one
+#                                              more folder for it and its users to include from
 #   kvferry_test(NAME SOURCES... DEPS... LABEL unit|conformance|e2e)
 #   kvferry_program(NAME SOURCE DEPS...)       a program of the product, in the build folder's root
 #   kvferry_alone(FILES...)                    files that are not joined with others to one unit
@@ -90,10 +91,18 @@ function(kvferry_library NAME)
 endfunction()
 
 # The same, and NAME_lab beside it: the same sources built with KVFERRY_LAB, for kvferry-lab, which runs
-# them with guards missing. It is linked to the lab builds of its DEPS where there are any.
+# them with guards missing. It is linked to the lab builds of its DEPS where there are any. Under
+# sanitizers, which look for errors of memory and threads and not for guards, one build stands for
+# both: the lines of the product, and the questions which guards are missing.
 function(kvferry_library_with_lab NAME)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "INCLUDE" "SOURCES;DEPS" ${ARGN})
   kvferry_library(${NAME} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS})
+  target_include_directories(${NAME} PUBLIC ${ARG_INCLUDE})
+  if(KVFERRY_SANITIZE)
+    target_compile_definitions(${NAME} PUBLIC KVFERRY_LAB)
+    add_library(${NAME}_lab ALIAS ${NAME})
+    return()
+  endif()
   set(LAB_DEPS)
   foreach(DEP ${ARG_DEPS})
     if(TARGET ${DEP}_lab)
@@ -103,6 +112,7 @@ function(kvferry_library_with_lab NAME)
     endif()
   endforeach()
   kvferry_library(${NAME}_lab SOURCES ${ARG_SOURCES} DEPS ${LAB_DEPS})
+  target_include_directories(${NAME}_lab PUBLIC ${ARG_INCLUDE})
   target_compile_definitions(${NAME}_lab PUBLIC KVFERRY_LAB)
 endfunction()
 

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TREE = ROOT / "build/tsan"
 # Folders without threads of their own (base to core, the simulator) are left out: other sanitizers
 # see them.
-FOLDERS = ("support", "conformance", "unit/data_plane/shm", "unit/net", "unit/runtime")
+FOLDERS = ("support", "conformance", "unit/data_plane/shm", "unit/net", "unit/runtime", "unit/dialect")
 # A test that is stopped by its time limit has failed; all run several times slower than usual.
 OPTIONS = "second_deadlock_stack=1 halt_on_error=0 exitcode=66"
 

@@ -49,9 +49,10 @@ def _drills(preset, *options):
 
 def _drills_under(name, preset, sanitizers, group, *before):
     """Sanitizers make processes slow: outcomes, order and reports count, not times."""
-    return Part(name, f"all drills under {sanitizers}", ("build", "demo", group),
+    return Part(name, f"all drills under {sanitizers}, short and long", ("build", "demo", group),
                 (ARTEFACTS, *before, _configured(preset), _build(preset, *DRILL_TARGETS),
-                 _drills(preset, "--wide", "--out", "{out}/rounds")))
+                 _drills(preset, "--wide", "--out", "{out}/short"),
+                 _drills(preset, "--wide", "--long", "--out", "{out}/long")))
 
 
 ARTEFACTS = [sys.executable, "tools/setup/artefacts.py"]
