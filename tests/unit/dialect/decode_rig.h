@@ -14,10 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/crypto.h"
-#include "base/prng.h"
-#include "core/protocol.h"
 #include "dialect/sglang/decode_translator.h"
+#include "translator_rig.h"
 #include "wire/aux_record.h"
 
 namespace kvferry::sglang {
@@ -34,19 +32,20 @@ struct RigShape {
   bool nixl = false;
 };
 
-class DecodeRig final : public core::ActionSink, public core::Environment {
+class DecodeRig final : public TranslatorRig {
  public:
   explicit DecodeRig(RigShape shape = {})
-      : shape_(shape),
+      : TranslatorRig(translator_),
+        shape_(shape),
         aux_memory_(std::size_t{kRigAuxSlots} * kAuxRecordBytes),
         shadow_(*AuxShadow::make({RegionKind::kAux, 0, aux_memory_.data(), kAuxRecordBytes,
                                   kRigAuxSlots, MemoryKind::kHost},
                                  {{64, 64, 64, 64, 64}, false})),
         translator_({self(shape), registration(shape.nixl),
                      [this](const PrefillRank& rank) { return reach(rank); }},
-                    *shadow_),
-        protocol_(core::make_decode_protocol(
-            {options(), self(shape), core::TransportClass{false, false, false}}, *this)) {
+                    *shadow_) {
+    protocol_ = core::make_decode_protocol(
+        {options(), self(shape), core::TransportClass{false, false, false}}, *this);
     for (std::uint32_t rank = 0; rank < shape.prefill_tp; ++rank) {
       PrefillRank prefill;
       prefill.endpoint = endpoint(rank);
@@ -146,10 +145,6 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
   void acknowledge(std::uint64_t room, std::uint64_t generation, std::uint32_t rank = 0) {
     arrive(AbortAck{RoomId(room), rank, generation});
   }
-  // "7000 metadata room 1 pages [5, 6] aux 3", "7000 abort room 1 generation 1".
-  std::vector<std::string> take_sent() { return std::exchange(sent_, {}); }
-  std::vector<std::string> take_not_done() { return std::exchange(not_done_, {}); }
-
   // --- the caller's side ---
   core::ReceiverId open(std::uint64_t room) {
     const core::ReceiverId receiver(next_receiver_++);
@@ -178,14 +173,7 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
     give(core::ReceiverAborted{
         receiver, Failure{FailureCode::kAborted, FailureWhere::kLocal, "the client left", {}, 0}});
   }
-  void give(core::Event event) {
-    events_.push_back(std::move(event));
-    run();
-  }
-  KvPoll status(core::ReceiverId receiver) const {
-    const auto found = status_.find(receiver.value());
-    return found == status_.end() ? KvPoll::kBootstrapping : found->second;
-  }
+  KvPoll status(core::ReceiverId receiver) const { return status_of(receiver.value()); }
   std::string cause(core::ReceiverId receiver) const { return causes_.at(receiver.value()); }
   // Pages of failed rooms that are free again.
   std::vector<std::uint32_t> take_released() { return std::exchange(released_, {}); }
@@ -220,43 +208,15 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
   }
 
   DecodeTranslator& translator() { return translator_; }
-  std::size_t downs() const { return downs_; }
-  std::size_t left() const { return left_; }
-  std::uint64_t counter(const std::string& name) const {
-    const auto found = counters_.find(name);
-    return found == counters_.end() ? 0 : found->second;
-  }
-
-  void run() {
-    do {
-      take_outputs();
-      std::vector<core::Event> events = std::exchange(events_, {});
-      protocol_->step(now_, events, *this);
-      for (const std::string& broken : protocol_->check_invariants()) {
-        ADD_FAILURE() << broken;
-      }
-      // What the core ordered, outside of its step.
-      for (const auto& order : std::exchange(orders_, {})) {
-        order();
-      }
-      take_outputs();
-    } while (!events_.empty() || !orders_.empty());
-  }
-
   // ActionSink
-  void publish_status(std::uint64_t owner, KvPoll status) override { status_[owner] = status; }
   bool publish_terminal(std::uint64_t owner, KvPoll status,
                         const std::optional<Failure>& failure) override {
-    status_[owner] = status;
-    causes_[owner] = failure ? failure->what : "";
+    TranslatorRig::publish_terminal(owner, status, failure);
     if (on_terminal) {
       on_terminal(core::ReceiverId(owner), status);
     }
     return true;
   }
-  void publish_attempt(core::ReceiverId, AttemptId) override {}
-  void publish_prefix(SenderId, std::uint32_t) override {}
-  void publish_landed_bytes(SenderId, std::uint64_t) override {}
   void release_pages(core::ReleasePages released) override {
     for (const PageIndex page : released.pages) {
       released_.push_back(page.value());
@@ -272,38 +232,10 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
       row.address = to_address(prefill);
       rows.push_back(std::move(row));
     }
-    events_.emplace_back(core::PrefillResolved{query.receiver, std::move(rows)});
+    happened(core::PrefillResolved{query.receiver, std::move(rows)});
   }
-  void dial_peer(core::DialPeer dial) override {
-    orders_.push_back([this, dial] {
-      EXPECT_TRUE(translator_.owns(dial.address));
-      translator_.handle_dial(dial.peer, dial.address);
-    });
-  }
-  void hang_up(PeerId peer) override {
-    orders_.push_back([this, peer] { translator_.handle_hang_up(peer); });
-  }
-  void send_frame(core::SendFrame send) override {
-    orders_.push_back([this, send] { translator_.handle_frame(send.peer, send.frame); });
-  }
-  Status open_data_session(core::OpenDataSession) override { return {}; }
-  void close_data_session(SessionEpoch) override {}
-  void open_grant(core::OpenGrant) override {}
-  void fence_grant(GrantId) override {}
-  void post_writes(core::PostWrites) override {}
-  void give_up_writes(core::GiveUpWrites) override {}
   Status inspect_aux(std::uint32_t slot, RoomId room, Binding binding) override {
     return wire::decode_aux(aux_bytes(slot), room, binding, 0).map([](const AuxRecord&) {});
-  }
-  void count(std::string_view counter, std::uint64_t by) override {
-    counters_[std::string(counter)] += by;
-  }
-  void note(std::string_view) override {}
-  // Environment
-  std::uint64_t random_u64() override { return prng_.next(); }
-  void fill_random(std::span<std::uint8_t> out) override { prng_.fill(out); }
-  wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override {
-    return hmac_sha256(key, data);
   }
 
   std::vector<PrefillRank> prefills;  // what a question is answered with
@@ -317,30 +249,15 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
   std::span<const std::byte> aux_bytes(std::uint32_t slot) const {
     return std::span(aux_memory_).subspan(std::size_t{slot} * kAuxRecordBytes, kAuxRecordBytes);
   }
-  void take_outputs() {
-    for (auto outputs = translator_.take_outputs(); !outputs.empty();
-         outputs = translator_.take_outputs()) {
-      for (TranslatorOutput& output : outputs) {
-        std::visit([this](auto& body) { take(body); }, output);
-      }
-    }
-  }
-  void take(VirtualPeerUp& up) { events_.emplace_back(core::LinkUp{up.peer}); }
-  void take(VirtualPeerDown& down) {
-    ++downs_;
-    events_.emplace_back(core::LinkDown{down.peer, core::LinkDown::Why::kRefused});
-  }
-  void take(VirtualFrame& frame) {
-    events_.emplace_back(core::FrameArrived{frame.key, std::move(frame.frame)});
-  }
-  void take(ToEndpoint& to) {
+  // "7000 metadata room 1 pages [5, 6] aux 3", "7000 abort room 1 generation 1".
+  void deliver(ToEndpoint& to) override {
     EXPECT_EQ(to.endpoint.ip, "10.0.0.9");
     EXPECT_TRUE(held_.contains(to_text(to.endpoint)));
     come_up(to.endpoint);
     if (on_message) {
       on_message(to.endpoint.port - kRigFirstPort, to.message);
     }
-    sent_.push_back(fmt::format("{} {}", to.endpoint.port, text_of(to.message)));
+    sent(fmt::format("{} {}", to.endpoint.port, text_of(to.message)));
   }
   static std::string text_of(const Message& message) {
     if (const auto* metadata = std::get_if<MooncakeMetadata>(&message)) {
@@ -372,42 +289,28 @@ class DecodeRig final : public core::ActionSink, public core::Environment {
     text += target.prefix_tokens > 0 ? fmt::format(" prefix {}", target.prefix_tokens) : "";
     return text + (target.decode_ranks > 1 ? fmt::format(" of {}", target.decode_ranks) : "");
   }
-  void take(HoldEndpoint& hold) {
-    held_.insert(to_text(hold.endpoint));
-    come_up(hold.endpoint);
+  void hold(const RankEndpoint& endpoint) override {
+    held_.insert(to_text(endpoint));
+    come_up(endpoint);
   }
   void come_up(const RankEndpoint& endpoint) {
     if (connects && up_.insert(to_text(endpoint)).second) {
-      orders_.push_back([this, endpoint] { translator_.handle_endpoint_up(endpoint); });
+      order([this, endpoint] { translator_.handle_endpoint_up(endpoint); });
     }
   }
-  void take(LeaveEndpoint& leave) {
-    EXPECT_EQ(held_.erase(to_text(leave.endpoint)), 1U);
-    ++left_;
-    up_.erase(to_text(leave.endpoint));
+  void leave(const RankEndpoint& endpoint) override {
+    EXPECT_EQ(held_.erase(to_text(endpoint)), 1U);
+    up_.erase(to_text(endpoint));
   }
-  void take(NotDone& what) { not_done_.push_back(what.what); }
 
   const RigShape shape_;
   std::vector<std::byte> aux_memory_;
-  Prng prng_{1};
-  Instant now_{std::chrono::seconds(1)};
   std::unique_ptr<AuxShadow> shadow_;
   DecodeTranslator translator_;
-  std::vector<core::Event> events_;
-  std::vector<std::function<void()>> orders_;
   std::set<std::string> up_;
   std::set<std::string> held_;
-  std::vector<std::string> sent_;
-  std::vector<std::string> not_done_;
   std::vector<std::uint32_t> released_;
-  std::map<std::uint64_t, KvPoll> status_;
-  std::map<std::uint64_t, std::string> causes_;
-  std::map<std::string, std::uint64_t> counters_;
   std::uint64_t next_receiver_ = 1;
-  std::size_t downs_ = 0;
-  std::size_t left_ = 0;
-  std::unique_ptr<core::Protocol> protocol_;
 };
 
 }  // namespace kvferry::sglang

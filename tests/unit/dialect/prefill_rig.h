@@ -1,12 +1,11 @@
 // What a stock SGLang decode rank says, in either flavour, and the real core of a prefill rank with
-// the translator as its link: no sockets, no memory, time stands still.
+// the translator as its link.
 #pragma once
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -14,10 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/crypto.h"
-#include "base/prng.h"
-#include "core/protocol.h"
 #include "dialect/sglang/prefill_translator.h"
+#include "translator_rig.h"
 
 namespace kvferry::sglang {
 
@@ -119,13 +116,13 @@ inline AbortRoom abort_of(std::uint64_t room, std::optional<std::uint64_t> gener
 }
 
 // The core, its caller and its transport, with the translator as its link.
-class Rig final : public core::ActionSink, public core::Environment {
+class Rig final : public TranslatorRig {
  public:
   explicit Rig(Flavour spoken, const PrefillTranslatorConfig& configured = config())
-      : flavour(spoken),
-        translator_(configured),
-        protocol_(core::make_prefill_protocol(
-            {Options{}, configured.self, core::TransportClass{false, false, false}}, *this)) {}
+      : TranslatorRig(translator_), flavour(spoken), translator_(configured) {
+    protocol_ = core::make_prefill_protocol(
+        {Options{}, configured.self, core::TransportClass{false, false, false}}, *this);
+  }
 
   // --- SGLang's side ---
   static PrefillTranslatorConfig config() {
@@ -161,10 +158,6 @@ class Rig final : public core::ActionSink, public core::Environment {
     translator_.handle_endpoint_lost(endpoint);
     run();
   }
-  // As text: "room 1 success", "ack room 1 generation 9".
-  std::vector<std::string> take_sent() { return std::exchange(sent_, {}); }
-  std::vector<std::string> take_not_done() { return std::exchange(not_done_, {}); }
-
   // --- the caller's side ---
   SenderId open(std::uint64_t room) {
     const SenderId sender(next_sender_++);
@@ -181,14 +174,7 @@ class Rig final : public core::ActionSink, public core::Environment {
     give(std::move(chunk));
     return sender;
   }
-  void give(core::Event event) {
-    events_.push_back(std::move(event));
-    run();
-  }
-  KvPoll status(SenderId sender) const {
-    const auto found = status_.find(sender.value());
-    return found == status_.end() ? KvPoll::kBootstrapping : found->second;
-  }
+  KvPoll status(SenderId sender) const { return status_of(sender.value()); }
   std::string cause(SenderId sender) const { return causes_.at(sender.value()); }
 
   // --- the transport's side ---
@@ -225,110 +211,42 @@ class Rig final : public core::ActionSink, public core::Environment {
     translator_.advance(now_);
     run();
   }
-  std::uint64_t counter(const std::string& name) const {
-    const auto found = counters_.find(name);
-    return found == counters_.end() ? 0 : found->second;
-  }
-  std::size_t downs() const { return downs_; }
-  std::size_t left() const { return left_; }
   const std::vector<PeerAddress>& dialled() const { return dialled_; }
   std::size_t acks() const { return acks_; }
 
-  void run() {
-    do {
-      for (TranslatorOutput& output : translator_.take_outputs()) {
-        std::visit([this](auto& body) { take(body); }, output);
-      }
-      std::vector<core::Event> events = std::exchange(events_, {});
-      protocol_->step(now_, events, *this);
-      for (const std::string& broken : protocol_->check_invariants()) {
-        ADD_FAILURE() << broken;
-      }
-      // What the core ordered, outside of its step.
-      for (const auto& order : std::exchange(orders_, {})) {
-        order();
-      }
-      auto outputs = translator_.take_outputs();
-      for (TranslatorOutput& output : outputs) {
-        std::visit([this](auto& body) { take(body); }, output);
-      }
-    } while (!events_.empty());
-  }
-
-  // ActionSink
-  void publish_status(std::uint64_t owner, KvPoll status) override { status_[owner] = status; }
-  bool publish_terminal(std::uint64_t owner, KvPoll status,
-                        const std::optional<Failure>& failure) override {
-    status_[owner] = status;
-    causes_[owner] = failure ? failure->what : "";
-    return true;
-  }
-  void publish_attempt(core::ReceiverId, AttemptId) override {}
   void publish_prefix(SenderId, std::uint32_t pages) override { prefix_pages_ = pages; }
-  void publish_landed_bytes(SenderId, std::uint64_t) override {}
-  void release_pages(core::ReleasePages) override {}
-  void resolve_prefill(core::ResolvePrefill) override {}
   void dial_peer(core::DialPeer dial) override {
     dialled_.push_back(dial.address);
-    orders_.push_back([this, dial] { translator_.handle_dial(dial.peer, dial.address); });
+    TranslatorRig::dial_peer(std::move(dial));
   }
-  void hang_up(PeerId peer) override {
-    orders_.push_back([this, peer] { translator_.handle_hang_up(peer); });
-  }
-  void send_frame(core::SendFrame send) override {
-    orders_.push_back([this, send] { translator_.handle_frame(send.peer, send.frame); });
-  }
-  Status open_data_session(core::OpenDataSession) override { return {}; }
-  void close_data_session(SessionEpoch) override {}
-  void open_grant(core::OpenGrant) override {}
-  void fence_grant(GrantId) override {}
   void post_writes(core::PostWrites post) override {
     for (const layout::Write& write : post.writes) {
       posted_.push_back({post.session, write});
     }
-  }
-  void give_up_writes(core::GiveUpWrites) override {}
-  Status inspect_aux(std::uint32_t, RoomId, Binding) override { return {}; }
-  void count(std::string_view counter, std::uint64_t by) override {
-    counters_[std::string(counter)] += by;
-  }
-  void note(std::string_view) override {}
-  // Environment
-  std::uint64_t random_u64() override { return prng_.next(); }
-  void fill_random(std::span<std::uint8_t> out) override { prng_.fill(out); }
-  wire::Proof hmac(std::span<const std::uint8_t> key, std::span<const std::uint8_t> data) override {
-    return hmac_sha256(key, data);
   }
 
   Flavour flavour;  // in which decode ranks are heard from here on
   std::uint32_t prefix_pages_ = 0;
 
  private:
-  void take(VirtualPeerUp& up) { events_.emplace_back(core::LinkUp{up.peer}); }
-  void take(VirtualPeerDown& down) {
-    ++downs_;
-    events_.emplace_back(core::LinkDown{down.peer, core::LinkDown::Why::kRefused});
-  }
-  void take(VirtualFrame& frame) {
-    events_.emplace_back(core::FrameArrived{frame.key, std::move(frame.frame)});
-  }
-  void take(ToEndpoint& to) {
+  // As text: "room 1 success", "ack room 1 generation 9".
+  void deliver(ToEndpoint& to) override {
     EXPECT_EQ(to.endpoint.ip, "10.0.0.2");
     EXPECT_EQ(to.flavour, spoken_.at(to_text(to.endpoint)));
     if (const auto* status = std::get_if<RoomStatus>(&to.message)) {
       EXPECT_EQ(status->prefill_rank, kPrefillRank);
-      sent_.push_back(fmt::format("room {} {}", status->room.value(),
-                                  status->status == KvPoll::kSuccess
-                                      ? "success"
-                                      : fmt::format("failed: {}", status->reason)));
+      sent(fmt::format("room {} {}", status->room.value(),
+                       status->status == KvPoll::kSuccess
+                           ? "success"
+                           : fmt::format("failed: {}", status->reason)));
     } else if (const auto* ack = std::get_if<AbortAck>(&to.message)) {
       EXPECT_EQ(ack->prefill_rank, kPrefillRank);
       expect_quiet(to.endpoint, ack->room);
       ++acks_;
-      sent_.push_back(
+      sent(
           fmt::format("ack room {} generation {}", ack->room.value(), ack->generation.value_or(0)));
     } else {
-      sent_.push_back(std::string(kind_name(to.message)));
+      sent(std::string(kind_name(to.message)));
     }
   }
   // What an acknowledgement says: nothing writes to the room's pages any more.
@@ -343,29 +261,14 @@ class Rig final : public core::ActionSink, public core::Environment {
       }
     }
   }
-  void take(HoldEndpoint& hold) { EXPECT_EQ(hold.endpoint.ip, "10.0.0.2"); }
-  void take(LeaveEndpoint&) { ++left_; }
-  void take(NotDone& what) { not_done_.push_back(what.what); }
-
-  Prng prng_{1};
-  Instant now_{std::chrono::seconds(1)};
+  void hold(const RankEndpoint& endpoint) override { EXPECT_EQ(endpoint.ip, "10.0.0.2"); }
   PrefillTranslator translator_;
-  std::vector<core::Event> events_;
-  std::vector<std::function<void()>> orders_;
   std::map<std::string, Flavour> spoken_;  // at each endpoint
-  std::vector<std::string> sent_;
-  std::vector<std::string> not_done_;
-  std::map<std::uint64_t, KvPoll> status_;
-  std::map<std::uint64_t, std::string> causes_;
-  std::map<std::string, std::uint64_t> counters_;
   std::vector<Posted> posted_;
   std::vector<Posted> unknown_;
   std::uint64_t next_sender_ = 1;
-  std::size_t downs_ = 0;
-  std::size_t left_ = 0;
   std::vector<PeerAddress> dialled_;
   std::size_t acks_ = 0;
-  std::unique_ptr<core::Protocol> protocol_;
 };
 
 class EitherFlavour : public ::testing::TestWithParam<Flavour> {
