@@ -65,7 +65,8 @@ void PrefillTranslator::enrol(DecodeRank rank) {
   if (found != sessions_.end()) {
     close(*found->second, "the decode rank registered other memory");
     sessions_.erase(found);
-  } else if (Session* former = find(rank.endpoint)) {
+  }
+  if (Session* former = find(rank.endpoint)) {
     close(*former, "another decode rank registered with this endpoint");
     sessions_.erase(SessionName(former->rank.name));
   }

@@ -65,6 +65,16 @@ TEST_P(PrefillSessions, AnotherSessionAtAnEndpointEndsTheOneBefore) {
   EXPECT_EQ(rig_.translator().session_count(), 1U);
 }
 
+// Else an ABORT, which names an endpoint alone, could be taken for one of the other's.
+TEST_P(PrefillSessions, ASessionThatMovesToAnothersEndpointEndsThatOne) {
+  rig_.arrive(registration("a", kFirstPort));
+  rig_.arrive(registration("b", kFirstPort + 1));
+  rig_.lose_endpoint({"10.0.0.2", kFirstPort + 1});
+  rig_.arrive(registration("b", kFirstPort));
+  EXPECT_EQ(rig_.translator().session_count(), 1U);
+  EXPECT_EQ(rig_.downs(), 2U);
+}
+
 TEST_P(PrefillSessions, ADecodeRankMayHaveMorePagesAndSlotsThanThisOne) {
   PrefillTranslatorConfig config = Rig::config();
   config.decode_pages = 2 * kPages;
