@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "router/json.h"
+#include "support/own_path.h"
 
 namespace kvferry::lab {
 namespace {
@@ -103,8 +104,7 @@ class WriteWatchTest : public ::testing::Test {
     return out;
   }
 
-  const std::string path_ = ::testing::TempDir() + "/write_watch_test.jsonl";
-  const bool none_left_ = std::filesystem::remove(path_);
+  const std::string path_ = test::own_path("write-watch.jsonl");
   Journal journal_ = *Journal::open(path_);
   WriteWatch watch_{journal_};
   Heard heard_;

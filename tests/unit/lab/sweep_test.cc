@@ -7,6 +7,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "support/own_path.h"
+
 namespace kvferry::lab {
 namespace {
 
@@ -33,7 +35,7 @@ class SweepTest : public ::testing::Test {
   ~SweepTest() override { std::filesystem::remove_all(folder_); }
 
   SimSettings settings_;
-  const std::string folder_ = ::testing::TempDir() + "kvferry-sweep-test";
+  const std::string folder_ = test::own_path("sweep");
 };
 
 TEST_F(SweepTest, IsTheSameForAnyNumberOfThreads) {
