@@ -61,8 +61,8 @@ Result<Census> count_idle(DrillScene& scene, LabRank& rank, std::int64_t pages,
 Status expect_baseline(DrillScene& scene, LabRank& rank, const Census& before,
                        milliseconds patience);
 
-// The same of what the kernel says of a process; its memory may have grown by so much. Waits for it
-// within patience; what it was at last.
+// The same of what the kernel says of a process; its memory may have grown by so much, where that
+// tells anything (kMemoryTells). Waits for it within patience; what it was at last.
 Result<ProcessFigures> expect_figures(DrillScene& scene, const std::string& name, pid_t pid,
                                       const ProcessFigures& before, std::int64_t growth_kib,
                                       milliseconds patience);

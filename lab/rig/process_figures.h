@@ -27,6 +27,14 @@ Result<ProcessFigures> figures_of(pid_t pid);
 std::vector<Finding> compare(const std::string& process, const ProcessFigures& before,
                              const ProcessFigures& after, std::int64_t growth_kib);
 
+// Whether resident memory of this build's processes tells what stays behind in them: the allocators
+// of sanitizers keep back what was freed, up to hundreds of MiB.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kMemoryTells = false;
+#else
+inline constexpr bool kMemoryTells = true;
+#endif
+
 std::string to_string(const ProcessFigures& figures);
 
 }  // namespace kvferry::lab
