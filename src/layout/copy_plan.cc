@@ -138,7 +138,7 @@ Result<CopyPlan> CopyPlan::make(const LayoutShape& source, const LayoutShape& ta
     if (!copy) {
       return tl::unexpected<Failure>(copy.error());
     }
-    (has_pages(source.regions[from[i]].kind) ? plan.page_ : plan.state_).push_back(*copy);
+    (holds_pages(source.regions[from[i]].kind) ? plan.page_ : plan.state_).push_back(*copy);
   }
   std::uint32_t source_aux = 0;
   std::uint32_t target_aux = 0;

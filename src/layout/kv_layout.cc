@@ -130,7 +130,7 @@ Fault check_regions(const LayoutShape& shape) {
     if (region.kind == RegionKind::kAux && ++aux_regions > 1) {
       return fmt::format("regions[{}] is a second aux region", i);
     }
-    if (!has_pages(region.kind)) {
+    if (!holds_pages(region.kind)) {
       continue;
     }
     if (!page_regions.emplace(region.kind, region.layer).second) {

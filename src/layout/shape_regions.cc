@@ -2,10 +2,6 @@
 
 namespace kvferry::layout {
 
-bool has_pages(RegionKind kind) {
-  return kind == RegionKind::kKey || kind == RegionKind::kValue || kind == RegionKind::kOther;
-}
-
 std::vector<std::uint32_t> regions_within(const LayoutShape& shape, LayerRange layers) {
   std::vector<std::uint32_t> indices;
   for (std::uint32_t i = 0; i < shape.regions.size(); ++i) {
