@@ -6,6 +6,7 @@
 
 #include "data_plane/host_regions.h"
 #include "data_plane/process_vm/process_vm_transport.h"
+#include "data_plane/refuse_all.h"
 
 namespace kvferry::data_plane {
 namespace {
@@ -67,12 +68,7 @@ void ProcessVmTarget::close_session(SessionEpoch session) {
 }
 
 void ProcessVmTarget::post(SessionEpoch session, std::span<const layout::Write> writes) {
-  std::vector<WriteCompletion> refused;
-  refused.reserve(writes.size());
-  for (const layout::Write& write : writes) {
-    refused.push_back({session, write.ticket, layout::WriteOutcome::kRefused, false});
-  }
-  sink_.writes_completed(refused);
+  refuse_all(session, writes, sink_);
 }
 
 std::vector<SessionEpoch> ProcessVmTarget::take_ended() {

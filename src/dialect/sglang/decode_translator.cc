@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "dialect/sglang/decode_peer.h"
+#include "dialect/sglang/stock_shape.h"
 #include "dialect/sglang/virtual_nonce.h"
 
 namespace kvferry::sglang {

@@ -1,6 +1,7 @@
 #include "dialect/sglang/nixl_target.h"
 
 #include "data_plane/host_regions.h"
+#include "data_plane/refuse_all.h"
 
 namespace kvferry::sglang {
 
@@ -17,12 +18,7 @@ Status NixlTarget::open_session(const data_plane::SessionLink& link) {
 }
 
 void NixlTarget::post(SessionEpoch session, std::span<const layout::Write> writes) {
-  std::vector<data_plane::WriteCompletion> refused;
-  refused.reserve(writes.size());
-  for (const layout::Write& write : writes) {
-    refused.push_back({session, write.ticket, layout::WriteOutcome::kRefused, false});
-  }
-  sink_.writes_completed(refused);
+  data_plane::refuse_all(session, writes, sink_);
 }
 
 }  // namespace kvferry::sglang

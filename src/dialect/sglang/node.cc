@@ -12,6 +12,7 @@
 #include "dialect/sglang/dialect_link.h"
 #include "dialect/sglang/prefill_translator.h"
 #include "dialect/sglang/rank_mapping.h"
+#include "dialect/sglang/stock_shape.h"
 #include "layout/kv_layout.h"
 #include "runtime/manager_state.h"
 
@@ -47,10 +48,7 @@ Status check_regions(const KvArgs& args) {
 }
 
 std::uint32_t rank_id(const RankCoordinates& rank) {
-  PrefillShape shape;
-  shape.tp_size = rank.tp_size;
-  shape.pp_size = rank.pp_size;
-  return prefill_rank_id(shape, {rank.tp_rank, rank.pp_rank, 0});
+  return prefill_rank_id(prefill_shape(rank), {rank.tp_rank, rank.pp_rank, 0});
 }
 
 RankRow row_of(const KvArgs& args, const DialectOptions& dialect, const RankEndpoint& endpoint) {

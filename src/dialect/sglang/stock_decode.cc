@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "dialect/sglang/rank_mapping.h"
-#include "dialect/sglang/stock_prefill.h"
+#include "dialect/sglang/stock_shape.h"
 
 namespace kvferry::sglang {
 namespace {
@@ -21,13 +21,10 @@ Status check_place(const DecodeRank& rank, const LayoutShape& own) {
   if (rank.dcp_size != 1) {
     return refuse(fmt::format("decode context parallelism of {} is not served", rank.dcp_size));
   }
-  PrefillShape prefill;
-  prefill.tp_size = own.rank.tp_size;
-  prefill.pp_size = own.rank.pp_size;
   DecodeShape decode = decode_shape(own);
   decode.tp_size = rank.tp_size;
   decode.engine_rank = rank.tp_rank;
-  const Result<RankMapping> mapping = map_ranks(prefill, decode);
+  const Result<RankMapping> mapping = map_ranks(prefill_shape(own.rank), decode);
   if (!mapping) {
     return tl::unexpected(mapping.error());
   }
@@ -44,20 +41,13 @@ Status check_place(const DecodeRank& rank, const LayoutShape& own) {
 }
 
 // Of a rank with another share of the heads.
-Status take_share(const DecodeRank& rank, const LayoutShape& own, LayoutShape& out) {
+Status check_shares(const DecodeRank& rank, const LayoutShape& own) {
   const std::uint32_t own_share = own.heads.end - own.heads.begin;
   if (own.total_kv_heads % rank.tp_size != 0 ||
       own_share * own.rank.tp_size != own.total_kv_heads) {
     return refuse(fmt::format(
         "{} KV heads on {} TP ranks of prefill and {} of decode: served are whole shares",
         own.total_kv_heads, own.rank.tp_size, rank.tp_size));
-  }
-  const std::uint32_t share = own.total_kv_heads / rank.tp_size;
-  out.heads = {out.rank.tp_rank * share, (out.rank.tp_rank + 1) * share};
-  for (RegionShape& region : out.regions) {
-    if (region.kind == RegionKind::kKey || region.kind == RegionKind::kValue) {
-      region.item_bytes = region.item_bytes / own_share * share;
-    }
   }
   return {};
 }
@@ -112,11 +102,10 @@ Status take_pool_size(const DecodeRank& rank, LayoutShape& out) {
   return {};
 }
 
-}  // namespace
-
-DecodeRank decode_rank_of(const MooncakeRegistration& registration) {
+template <typename Registration>
+DecodeRank common_part(SessionName name, const Registration& registration) {
   DecodeRank rank;
-  rank.name = {Flavour::kMooncake, registration.session};
+  rank.name = std::move(name);
   rank.endpoint = registration.endpoint;
   rank.memory = registration.memory;
   rank.tp_rank = registration.tp_rank;
@@ -125,14 +114,14 @@ DecodeRank decode_rank_of(const MooncakeRegistration& registration) {
   return rank;
 }
 
+}  // namespace
+
+DecodeRank decode_rank_of(const MooncakeRegistration& registration) {
+  return common_part({Flavour::kMooncake, registration.session}, registration);
+}
+
 DecodeRank decode_rank_of(const NixlRegistration& registration) {
-  DecodeRank rank;
-  rank.name = {Flavour::kNixl, registration.agent};
-  rank.endpoint = registration.endpoint;
-  rank.memory = registration.memory;
-  rank.tp_rank = registration.tp_rank;
-  rank.tp_size = registration.tp_size;
-  rank.dcp_size = registration.dcp_size;
+  DecodeRank rank = common_part({Flavour::kNixl, registration.agent}, registration);
   rank.kv_pages = registration.kv_slots;
   const std::vector<NixlMemory>& kinds = registration.kv_memory_kinds;
   rank.vram_buffers = kinds.empty()
@@ -167,13 +156,13 @@ Result<LayoutShape> layout_of(const DecodeRank& rank, const LayoutShape& own) {
     return tl::unexpected(place.error());
   }
   LayoutShape out = own;
-  out.rank.tp_size = rank.tp_size;
-  out.rank.tp_rank = rank.tp_rank % rank.tp_size;
-  const bool is_split = decode_shape(own).kv == KvKind::kHeads;
-  if (is_split && rank.tp_size != own.rank.tp_size) {
-    if (const Status share = take_share(rank, own, out); !share) {
-      return tl::unexpected(share.error());
+  if (rank.tp_size != own.rank.tp_size) {
+    if (decode_shape(own).kv == KvKind::kHeads) {
+      if (const Status shares = check_shares(rank, own); !shares) {
+        return tl::unexpected(shares.error());
+      }
     }
+    out = at_tp_place(own, rank.tp_rank % rank.tp_size, rank.tp_size);
   }
   if (const Status buffers = check_buffers(rank, out); !buffers) {
     return tl::unexpected(buffers.error());

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <limits>
 
+#include "dialect/sglang/stock_shape.h"
 #include "layout/rank_map.h"
 
 namespace kvferry::sglang {
@@ -40,10 +41,6 @@ class Words {
   bool ok_ = true;
 };
 
-bool is_split_by_head(RegionKind kind) {
-  return kind == RegionKind::kKey || kind == RegionKind::kValue;
-}
-
 Status check_served(const PrefillShape& shape, const RankMapping& mapping, const LayoutShape& own) {
   const auto refuse = [](std::string what) {
     return fail(FailureCode::kLayoutMismatch, std::move(what), FailureWhere::kPeer);
@@ -67,22 +64,9 @@ Status check_served(const PrefillShape& shape, const RankMapping& mapping, const
 }
 
 LayoutShape layout_of(const PrefillRank& rank, const LayoutShape& own) {
-  LayoutShape out = own;
-  out.rank.tp_rank = rank.place.tp_rank;
-  out.rank.tp_size = rank.shape.tp_size;
+  LayoutShape out = at_tp_place(own, rank.place.tp_rank, rank.shape.tp_size);
   out.rank.dp_rank = rank.dp_rank;
   out.rank.dp_size = std::max(rank.dp_rank + 1, out.rank.dp_size);
-  if (decode_shape(own).kv != KvKind::kHeads) {
-    return out;
-  }
-  const std::uint32_t share = own.total_kv_heads / rank.shape.tp_size;
-  const std::uint32_t own_share = own.heads.end - own.heads.begin;
-  out.heads = {rank.place.tp_rank * share, (rank.place.tp_rank + 1) * share};
-  for (RegionShape& region : out.regions) {
-    if (is_split_by_head(region.kind)) {
-      region.item_bytes = region.item_bytes / own_share * share;
-    }
-  }
   return out;
 }
 
@@ -120,18 +104,6 @@ std::optional<PrefillRank> prefill_rank_of(const PeerAddress& address) {
     return std::nullopt;
   }
   return rank;
-}
-
-DecodeShape decode_shape(const LayoutShape& own) {
-  DecodeShape out;
-  out.tp_size = own.rank.tp_size;
-  out.pp_size = own.rank.pp_size;
-  out.engine_rank = own.rank.tp_rank;
-  out.pp_rank = own.rank.pp_rank;
-  const bool latents = std::ranges::any_of(
-      own.regions, [](const RegionShape& region) { return region.kind == RegionKind::kOther; });
-  out.kv = latents ? KvKind::kLatents : KvKind::kHeads;
-  return out;
 }
 
 Result<RankMapping> map_stock(const PrefillShape& shape, const LayoutShape& own) {

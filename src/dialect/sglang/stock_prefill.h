@@ -41,9 +41,6 @@ PeerAddress to_address(const PrefillRank& rank);
 // None for every address that to_address() does not make.
 std::optional<PrefillRank> prefill_rank_of(const PeerAddress& address);
 
-// How SGLang would describe a decode rank with this layout.
-DecodeShape decode_shape(const LayoutShape& own);
-
 // A pair of a prefill rank and this decode rank.
 struct StockPairing {
   RankMapping mapping;  // of the whole server
