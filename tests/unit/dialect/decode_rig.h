@@ -86,20 +86,9 @@ class DecodeRig final : public TranslatorRig {
     return out;
   }
   static wire::Introduction self(const RigShape& shape) {
-    wire::Introduction self;
-    self.role = Role::kDecode;
-    self.instance = "decode";
-    self.control_endpoint = "d:1";
-    self.incarnation = Incarnation{1, 1};
-    self.engine_epoch = EngineEpoch(7);
+    wire::Introduction self = rig_introduction(Role::kDecode);
     LayoutShape& layout = self.layout;
-    layout.model_fingerprint = "model";
-    layout.page_size_tokens = 16;
-    layout.total_layers = 1;
     layout.total_kv_heads = 4;
-    layout.head_dim = 4;
-    layout.dtype = DType::kU8;
-    layout.layers = {0, 1};
     layout.rank.tp_size = shape.decode_tp;
     const std::uint32_t heads = shape.latents ? 4 : 4 / shape.decode_tp;
     layout.heads = {0, heads};
@@ -112,7 +101,6 @@ class DecodeRig final : public TranslatorRig {
     }
     layout.regions.push_back(
         {RegionKind::kAux, 0, kAuxRecordBytes, kRigAuxSlots, MemoryKind::kHost});
-    self.limits = {64, 1U << 20, 256};
     self.transports = {{"process-vm", {}}};
     return self;
   }

@@ -33,25 +33,13 @@ inline std::vector<std::uint32_t> storm_pages(std::uint32_t rank, std::uint32_t 
 }
 
 inline wire::Introduction prefill_self() {
-  wire::Introduction self;
-  self.role = Role::kPrefill;
-  self.instance = "prefill";
-  self.control_endpoint = "p:1";
-  self.incarnation = Incarnation{1, 1};
-  self.engine_epoch = EngineEpoch(7);
+  wire::Introduction self = rig_introduction(Role::kPrefill);
   LayoutShape& layout = self.layout;
-  layout.model_fingerprint = "model";
-  layout.page_size_tokens = 16;
-  layout.total_layers = 1;
   layout.total_kv_heads = 1;
-  layout.head_dim = 4;
-  layout.dtype = DType::kU8;
-  layout.layers = {0, 1};
   layout.heads = {0, 1};
   layout.regions = {{RegionKind::kKey, 0, kItemBytes, kPages, MemoryKind::kHost},
                     {RegionKind::kValue, 0, kItemBytes, kPages, MemoryKind::kHost},
                     {RegionKind::kAux, 0, kAuxRecordBytes, 8, MemoryKind::kHost}};
-  self.limits = {64, 1U << 20, 256};
   self.transports = {{"raw", {}}};
   return self;
 }

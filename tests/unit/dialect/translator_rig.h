@@ -19,6 +19,26 @@
 
 namespace kvferry::sglang {
 
+// This side's words in a hello, with 16 tokens to a page, one layer and one rank; heads, regions
+// and transports are the rig's.
+inline wire::Introduction rig_introduction(Role role) {
+  wire::Introduction self;
+  self.role = role;
+  self.instance = to_string(role);
+  self.control_endpoint = self.instance.substr(0, 1) + ":1";
+  self.incarnation = Incarnation{1, 1};
+  self.engine_epoch = EngineEpoch(7);
+  LayoutShape& layout = self.layout;
+  layout.model_fingerprint = "model";
+  layout.page_size_tokens = 16;
+  layout.total_layers = 1;
+  layout.head_dim = 4;
+  layout.dtype = DType::kU8;
+  layout.layers = {0, 1};
+  self.limits = {64, 1U << 20, 256};
+  return self;
+}
+
 class TranslatorRig : public core::ActionSink, public core::Environment {
  public:
   // As texts of the rig's own.

@@ -5,10 +5,10 @@
 #include <atomic>
 #include <vector>
 
+#include "never.h"
+
 namespace kvferry::lab {
 namespace {
-
-bool never() { return false; }
 
 TEST(InOrder, ResultsComeInOrderForAnyNumberOfThreads) {
   for (const std::uint32_t jobs : {1U, 2U, 7U}) {

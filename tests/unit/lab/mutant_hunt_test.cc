@@ -5,10 +5,10 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "never.h"
+
 namespace kvferry::lab {
 namespace {
-
-bool uninterrupted() { return false; }
 
 SimSettings settings_for(const char* names) {
   SimSettings settings;
@@ -30,8 +30,8 @@ sim::RunResult fake_run(const sim::RunOptions& options) {
 }
 
 TEST(MutantHunt, CountsTheSeedsToKill) {
-  const HuntResult result = hunt_mutants(settings_for("no-claim,ack-early,no-tombstone"), fake_run,
-                                         uninterrupted, nullptr);
+  const HuntResult result =
+      hunt_mutants(settings_for("no-claim,ack-early,no-tombstone"), fake_run, never, nullptr);
   ASSERT_EQ(result.rows.size(), 3U);
   EXPECT_EQ(result.rows[0].seeds, 7U);
   EXPECT_EQ(result.rows[0].killer, 7U);
@@ -56,7 +56,7 @@ TEST(MutantHunt, ASeedThatFailsAnywayKillsNothing) {
         if (options.seed == 1) out.violation = sim::Violation{"L1", "broken", 1, Instant{}};
         return out;
       },
-      uninterrupted, nullptr);
+      never, nullptr);
   ASSERT_EQ(result.rows.size(), 1U);
   EXPECT_EQ(result.rows[0].killer, 2U);
   EXPECT_EQ(result.problem(false), "seed 0x0000000000000001 fails without any mutant");
@@ -64,7 +64,7 @@ TEST(MutantHunt, ASeedThatFailsAnywayKillsNothing) {
 
 TEST(MutantHunt, ASurvivorIsAProblem) {
   const HuntResult result =
-      hunt_mutants(settings_for("ack-early,stale-timer"), fake_run, uninterrupted, nullptr);
+      hunt_mutants(settings_for("ack-early,stale-timer"), fake_run, never, nullptr);
   ASSERT_EQ(result.survivors().size(), 1U);
   EXPECT_EQ(result.problem(false), "not noticed: stale-timer");
   EXPECT_EQ(result.rows[1].seeds, 50U);

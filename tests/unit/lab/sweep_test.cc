@@ -7,12 +7,11 @@
 #include <fstream>
 #include <iterator>
 
+#include "never.h"
 #include "support/own_path.h"
 
 namespace kvferry::lab {
 namespace {
-
-bool never_stopped() { return false; }
 
 // Every tenth seed fails while it has rooms.
 sim::RunResult fake_run(const sim::RunOptions& options) {
@@ -40,11 +39,11 @@ class SweepTest : public ::testing::Test {
 
 TEST_F(SweepTest, IsTheSameForAnyNumberOfThreads) {
   settings_.jobs = 1;
-  const SweepResult alone = sweep(settings_, fake_run, never_stopped, nullptr);
+  const SweepResult alone = sweep(settings_, fake_run, never, nullptr);
   EXPECT_EQ(alone.tally.seeds(), 95U);
   EXPECT_EQ(alone.failures.size(), 9U);
   settings_.jobs = 8;
-  const SweepResult many = sweep(settings_, fake_run, never_stopped, nullptr);
+  const SweepResult many = sweep(settings_, fake_run, never, nullptr);
   EXPECT_EQ(many.tally.hash(), alone.tally.hash());
   EXPECT_EQ(many.checked_twice, alone.checked_twice);
   ASSERT_EQ(many.failures.size(), 9U);
@@ -54,7 +53,7 @@ TEST_F(SweepTest, IsTheSameForAnyNumberOfThreads) {
 TEST_F(SweepTest, StopsAtTheLastFailureThatIsWanted) {
   settings_.jobs = 4;
   settings_.max_failures = 2;
-  const SweepResult result = sweep(settings_, fake_run, never_stopped, nullptr);
+  const SweepResult result = sweep(settings_, fake_run, never, nullptr);
   EXPECT_EQ(result.failures.size(), 2U);
   EXPECT_EQ(result.tally.seeds(), 20U);
   EXPECT_FALSE(result.interrupted);
@@ -82,10 +81,9 @@ TEST_F(SweepTest, AShareIsRunTwiceAndFollowsFromTheSeed) {
 
 TEST_F(SweepTest, AFailureIsLeftInAFile) {
   settings_.max_failures = 1;
-  const SweepResult result = sweep(settings_, fake_run, never_stopped, nullptr);
+  const SweepResult result = sweep(settings_, fake_run, never, nullptr);
   ASSERT_EQ(result.failures.size(), 1U);
-  const std::string text =
-      explain_failure(settings_, result.failures[0], fake_run, true, never_stopped);
+  const std::string text = explain_failure(settings_, result.failures[0], fake_run, true, never);
   EXPECT_NE(text.find("SIM FAILED  seed=0x000000000000000a version=0.0.0"), std::string::npos);
   EXPECT_NE(text.find("shrunk:"), std::string::npos);
   EXPECT_NE(text.find("--rooms 1 --faults none"), std::string::npos) << text;

@@ -2,14 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "contains.h"
 #include "router/json.h"
 
 namespace kvferry::router {
 namespace {
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 class FleetTest : public testing::Test {
  protected:

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "contains.h"
+
 namespace kvferry::router {
 namespace {
 
@@ -10,16 +12,12 @@ std::string problem(std::string_view text) {
   return document ? "" : document.error().what;
 }
 
-bool mentions(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(JsonDocument, NamesThePositionOfAnError) {
   const std::string what = problem("{\"a\": 1,\n \"b\": tru }");
-  EXPECT_TRUE(mentions(what, "line 2")) << what;
-  EXPECT_TRUE(mentions(what, "byte 1")) << what;
-  EXPECT_TRUE(mentions(problem("{\"a\": 1"), "byte 7")) << problem("{\"a\": 1");
-  EXPECT_TRUE(mentions(problem("{} x"), "extra text")) << problem("{} x");
+  EXPECT_TRUE(contains(what, "line 2")) << what;
+  EXPECT_TRUE(contains(what, "byte 1")) << what;
+  EXPECT_TRUE(contains(problem("{\"a\": 1"), "byte 7")) << problem("{\"a\": 1");
+  EXPECT_TRUE(contains(problem("{} x"), "extra text")) << problem("{} x");
   EXPECT_NE(problem(""), "");
   EXPECT_NE(problem("{\"a\": \"\xff\"}"), "");
   EXPECT_EQ(problem(" {} \n"), "");
