@@ -32,12 +32,10 @@ using router::JsonView;
 
 constexpr milliseconds kPatience{15'000};
 constexpr double kStoryMs = 60'000;
-constexpr double kRoundMs = 10'000;  // silence of one round; then all come back
-constexpr double kLoadMs = 2'000;    // of it under the load that fills every queue
-constexpr double kLongestLoadMs = 2'900;
-// Heartbeats have a timeout of 3 s, and detection may take a tenth more.
-constexpr double kSilentMs = 3'300;
-constexpr double kEndMs = 1'000;  // of stop() and of the destructor
+constexpr double kLoadMs = 2'000;  // of a round, at least, under the load that fills every queue
+constexpr double kLoadMarginMs = 100;    // it ends so long before silence is death
+constexpr double kAfterDeathMs = 7'000;  // of a round; then all come back
+constexpr double kEndMs = 1'000;         // of stop() and of the destructor
 // An engine's call that takes so long is a hang, and nobody waits for the rest.
 constexpr double kHungMs = 1'000;
 constexpr milliseconds kStep{40};
@@ -86,6 +84,7 @@ class LongSilence {
   LabRank& p(std::size_t number) { return *prefill_[number]; }
   bool is_over() const { return is_hung_ || !scene_.findings().empty(); }
   std::uint64_t next_room() { return next_room_++; }
+  double timeout_ms() const { return static_cast<double>(silence_timeout(scene_).count()); }
 
   // --- the beginning ---
 
@@ -97,7 +96,7 @@ class LongSilence {
       if (!rank) return tl::unexpected(rank.error());
       prefill_[i] = *rank;
     }
-    auto d0 = cluster_.start({"d0", Role::kDecode, soon_full_options(), scene_.missing()});
+    auto d0 = cluster_.start({"d0", Role::kDecode, soon_full_options(scene_), scene_.missing()});
     auto d1 = cluster_.start({"d1", Role::kDecode, options, ""});
     for (const auto* rank : {&d0, &d1}) {
       if (!*rank) return tl::unexpected(rank->error());
@@ -178,9 +177,10 @@ class LongSilence {
     if (Status served = serve_until(kLoadMs); !served || is_over()) return served;
     if (Status noted = await_full_queues(); !noted) return noted;
     load(R"(["p1","p2","p3","p4"])", kSteadyPages, 50, 25);
-    if (Status served = serve_until(kSilentMs); !served || is_over()) return served;
+    if (Status served = serve_until(1.1 * timeout_ms()); !served || is_over()) return served;
     if (Status ended = await_doomed(); !ended || is_over()) return ended;
-    if (Status served = serve_until(kRoundMs); !served || is_over()) return served;
+    if (Status served = serve_until(timeout_ms() + kAfterDeathMs); !served || is_over())
+      return served;
     if (Status ended = first ? await_unreachable() : Status{}; !ended) return ended;
     return come_back();
   }
@@ -290,7 +290,7 @@ class LongSilence {
   // round may be over before; not all of them.
   Status await_full_queues() {
     ++rounds_;
-    while (ms_since(silent_since_) < kLongestLoadMs) {
+    while (ms_since(silent_since_) < timeout_ms() - kLoadMarginMs) {
       const auto full = metric(*d0_, "control_queue_full_total");
       if (!full) return tl::unexpected(full.error());
       if (*full > queue_full_) {
@@ -322,7 +322,7 @@ class LongSilence {
         last_ms = std::max(last_ms, std::chrono::duration<double, std::milli>(after).count());
       }
       detected_ms_[silent] = std::max(detected_ms_[silent], last_ms);
-      if (last_ms > kSilentMs * scene_.slack()) {
+      if (last_ms > most_silence_ms(scene_)) {
         scene_.find("I3", fmt::format("rooms to the silent {} failed only after {:.0f} ms", silent,
                                       last_ms));
       }

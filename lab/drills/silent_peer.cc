@@ -28,8 +28,9 @@ constexpr std::uint32_t kChurnEveryTicks = 4;
 constexpr std::uint32_t kChurnLifeTicks = 8;
 // So long a call of the engine's thread must hang before nobody waits for the rest.
 constexpr double kHungMs = 1'000;
-// Heartbeats have a timeout of 3 s, and detection may take a tenth more.
-constexpr double kSilentMs = 3'300;
+// So long before silence is death the load ends if no queue is full yet, and if one is.
+constexpr double kLoadMargin_s = 0.1;
+constexpr double kFullLoadMargin_s = 1.0;
 
 class SilentPeers {
  public:
@@ -57,7 +58,8 @@ class SilentPeers {
       if (!rank) return tl::unexpected(rank.error());
       prefill_[i] = *rank;
     }
-    auto decode = cluster_.start({"d0", Role::kDecode, soon_full_options(), scene_.missing()});
+    auto decode =
+        cluster_.start({"d0", Role::kDecode, soon_full_options(scene_), scene_.missing()});
     if (!decode) return tl::unexpected(decode.error());
     decode_ = *decode;
     // p2 will be cut off: everything between the two goes through relays.
@@ -121,8 +123,9 @@ class SilentPeers {
       return command;
     };
     // Before silence counts as death: then the rooms, and what waits for their peers, go.
-    const double load_s = scene_.guard_on() ? 2.0 : 8.0;
-    const double longest_s = scene_.guard_on() ? 2.9 : load_s;
+    const double timeout_s = static_cast<double>(silence_timeout(scene_).count()) / 1e3;
+    const double load_s = scene_.guard_on() ? timeout_s - kFullLoadMargin_s : 8.0;
+    const double longest_s = scene_.guard_on() ? timeout_s - kLoadMargin_s : load_s;
     decode_->child().send(load(true).text("do", "churn").integer("id", -1));
     const auto seen = scene_.await_status(
         *decode_,
@@ -194,7 +197,7 @@ class SilentPeers {
       scene_.say("rooms to p{} failed after {:.0f} ms: {}: {} (peer {})", i, *failed_ms, last.code,
                  last.what, last.peer);
       scene_.figures().number(fmt::format("p{}_failed_after_ms", i), *failed_ms);
-      if (*failed_ms > kSilentMs * scene_.slack()) {
+      if (*failed_ms > most_silence_ms(scene_)) {
         scene_.find("I3", fmt::format("rooms to the silent p{} failed only after {:.0f} ms", i,
                                       *failed_ms));
       }

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "kvferry/options.h"
 #include "net/endpoint.h"
 
 namespace kvferry::lab {
@@ -102,11 +103,19 @@ Status open_held(DrillScene& scene, RankPair pair, const RoomPlan& room, millise
   return await_room_status(pair.prefill, held, KvPoll::kWaitingForInput, patience);
 }
 
-const std::vector<std::string>& soon_full_options() {
-  static const std::vector<std::string> options = {"--pages=131072", "--page-bytes=256",
-                                                   "--control-message-max-bytes=1048576",
-                                                   "--control-queue-max-bytes=1048576"};
-  return options;
+milliseconds silence_timeout(const DrillScene& scene) {
+  const milliseconds timeout{Options{}.heartbeat_timeout_ms};
+  return scene.slack() > 1 ? 3 * timeout : timeout;
+}
+
+double most_silence_ms(const DrillScene& scene) {
+  return 1.1 * static_cast<double>(silence_timeout(scene).count()) * scene.slack();
+}
+
+std::vector<std::string> soon_full_options(const DrillScene& scene) {
+  return {"--pages=131072", "--page-bytes=256", "--control-message-max-bytes=1048576",
+          "--control-queue-max-bytes=1048576",
+          fmt::format("--heartbeat-timeout-ms={}", silence_timeout(scene).count())};
 }
 
 Result<std::vector<support::Relay*>> relay_everything(Cluster& cluster, RankPair pair) {

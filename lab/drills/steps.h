@@ -44,9 +44,14 @@ Status tell_room(LabRank& rank, std::string_view what, const RoomPlan& room);
 // A room that its sender holds back, granted: decode is Transferring, prefill waits for its input.
 Status open_held(DrillScene& scene, RankPair pair, const RoomPlan& room, milliseconds patience);
 
+// How long d0 hears nothing before silence is death: the default, and three times as long where
+// bounds are wide, since queues to silent peers must be full before.
+milliseconds silence_timeout(const DrillScene& scene);
+// Detection may take a tenth more.
+double most_silence_ms(const DrillScene& scene);
 // The options of a decode rank whose queues are soon full: what waits for a peer is at most as much
 // as one message may have.
-const std::vector<std::string>& soon_full_options();
+std::vector<std::string> soon_full_options(const DrillScene& scene);
 // Everything between the two goes through these from now on: control both ways, and the data.
 Result<std::vector<support::Relay*>> relay_everything(Cluster& cluster, RankPair pair);
 // Kills the rank and takes the port of its control link with a listener that never reads.

@@ -93,9 +93,9 @@ class FaultyLink final : public net::ControlLink {
   net::LinkSend send(PeerId peer, std::vector<std::uint8_t> bytes,
                      net::LinkPriority priority) override {
     send_released();
-    const auto frame = wire::decode(bytes);
+    auto frame = wire::decode(bytes);
     if (!frame) return inner_->send(peer, std::move(bytes), priority);
-    Parts parts = split(*frame, false);
+    Parts parts = split(*std::move(frame), false);
     for (wire::Frame& held : parts.held) {
       held_out_.push_back({peer, wire::encode(held), priority});
     }
@@ -139,19 +139,22 @@ class FaultyLink final : public net::ControlLink {
     net::LinkPriority priority;
   };
 
-  Parts split(const wire::Frame& frame, bool incoming) {
+  Parts split(wire::Frame frame, bool incoming) {
     Parts parts;
-    for (std::size_t i = 0; i < frame.messages.size(); ++i) {
-      const std::string_view kind = wire::kind_name(frame.messages[i]);
-      const auto fate = faults_.judge(kind, incoming);
+    std::vector<wire::Message> messages = std::exchange(frame.messages, {});
+    for (std::size_t i = 0; i < messages.size(); ++i) {
       wire::Frame single = frame;
-      single.messages = {frame.messages[i]};
       if (frame.sequence != 0) single.sequence = frame.sequence + i;
+      single.messages.push_back(std::move(messages[i]));
+      const auto fate = faults_.judge(wire::kind_name(single.messages.front()), incoming);
       note(single, incoming, fate ? kFates[static_cast<std::size_t>(*fate)] : "");
       parts.untouched = parts.untouched && !fate;
-      if (!fate || fate == What::kDuplicate) parts.passed.push_back(single);
+      if (fate == What::kHold) {
+        parts.held.push_back(std::move(single));
+        continue;
+      }
       if (fate == What::kDuplicate) parts.passed.push_back(single);
-      if (fate == What::kHold) parts.held.push_back(single);
+      if (!fate || fate == What::kDuplicate) parts.passed.push_back(std::move(single));
     }
     return parts;
   }
@@ -186,13 +189,13 @@ class FaultyLink final : public net::ControlLink {
 
   void receive(net::LinkEvent event, std::vector<net::LinkEvent>& events) {
     auto* came = std::get_if<net::LinkFrame>(&event);
-    const auto frame =
+    auto frame =
         came == nullptr ? tl::expected<wire::Frame, wire::Malformed>{} : wire::decode(came->bytes);
     if (came == nullptr || !frame) {
       events.push_back(std::move(event));
       return;
     }
-    Parts parts = split(*frame, true);
+    Parts parts = split(*std::move(frame), true);
     for (const wire::Frame& held : parts.held) {
       held_in_.emplace_back(net::LinkFrame{came->sender_key, wire::encode(held)});
     }
