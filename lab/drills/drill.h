@@ -50,6 +50,9 @@ class DrillScene {
   // Ten where the machine is busy with other things (--bounds wide): outcomes and order are judged
   // as ever, time bounds are so many times longer. Else one.
   double slack() const { return slack_; }
+  // Three where bounds are wide: timeouts that a drill gives its ranks are so many times longer, so
+  // that what must happen before them has the time. Else one.
+  std::uint32_t stretch() const { return slack_ > 1 ? 3 : 1; }
   void widen_bounds() { slack_ = 10; }
   // Whether the drill's long form is asked for (--long), which takes a minute and more.
   bool long_form() const { return long_form_; }

@@ -113,7 +113,7 @@ class FrozenStates {
       const Status done = reset_connections(links_[i % prefills * d_.ranks.size() + i / prefills]);
       if (!done || !scene_.findings().empty()) return done;
     }
-    scene_.figures().number("deadline_ms", kDeadlineMs).number("slowest_ms", slowest_ms_);
+    scene_.figures().number("deadline_ms", deadline_ms()).number("slowest_ms", slowest_ms_);
     return {};
   }
 
@@ -127,6 +127,7 @@ class FrozenStates {
   };
 
   EnginePair pair() { return {p_, d_}; }
+  std::uint32_t deadline_ms() const { return kDeadlineMs * scene_.stretch(); }
   std::vector<LabRank*> all() { return pair().ranks(); }
   static std::vector<LabRank*> without(const std::vector<LabRank*>& ranks, const LabRank& rank) {
     std::vector<LabRank*> rest = ranks;
@@ -140,9 +141,9 @@ class FrozenStates {
         fmt::format("--pages={}", kPages),
         fmt::format("--page-bytes={}", kPageBytes),
         fmt::format("--retransmit-min-ms={}", kRetransmitMs),
-        fmt::format("--bootstrap-timeout-ms={}", kDeadlineMs),
-        fmt::format("--input-timeout-ms={}", kDeadlineMs),
-        fmt::format("--transfer-timeout-ms={}", kDeadlineMs),
+        fmt::format("--bootstrap-timeout-ms={}", deadline_ms()),
+        fmt::format("--input-timeout-ms={}", deadline_ms()),
+        fmt::format("--transfer-timeout-ms={}", deadline_ms()),
         fmt::format("--source-hold-timeout-ms={}", kSourceHoldMs),
         fmt::format("--heartbeat-timeout-ms={}", kLongMs),
         fmt::format("--lane-timeout-ms={}", kLongMs),
@@ -161,7 +162,7 @@ class FrozenStates {
     if (Status ran = expect_success(scene_, pair(), next_room(), kPatience); !ran) return ran;
     if (Status counted = count_before(); !counted) return counted;
     scene_.say("p0 and p1 are pairs with d0 to d3, x0 knows nobody yet; each state has {} ms",
-               kDeadlineMs);
+               deadline_ms());
     return {};
   }
 
@@ -222,7 +223,7 @@ class FrozenStates {
 
   Status expect_bounded(const Sitting& sitting) {
     const double slack = scene_.guard_on() ? scene_.slack() : 1;
-    const double bound_ms = kDeadlineMs + kLateMs * slack;
+    const double bound_ms = deadline_ms() + kLateMs * slack;
     const double left_ms = bound_ms - (scene_.seconds() - sitting.since) * 1'000;
     const auto end = sitting.where->await_end(
         sitting.room.number, sitting.room.binding,
@@ -231,11 +232,11 @@ class FrozenStates {
     if (!end && end.error().code != FailureCode::kRoomTimeout) return tl::unexpected(end.error());
     const std::string_view name = sitting.where->name();
     if (!end) {
-      scene_.find(
-          "I3",
-          fmt::format("{} at {} is unbounded: room {} is in it after {:.0f} ms, and its "
-                      "deadline was {}",
-                      to_string(sitting.state), name, sitting.room.number, after_ms, kDeadlineMs));
+      scene_.find("I3",
+                  fmt::format("{} at {} is unbounded: room {} is in it after {:.0f} ms, and its "
+                              "deadline was {}",
+                              to_string(sitting.state), name, sitting.room.number, after_ms,
+                              deadline_ms()));
     } else if (end->success) {
       return vacuous(
           fmt::format("room {} succeeded although its peer was stopped", sitting.room.number));

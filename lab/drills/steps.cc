@@ -104,8 +104,7 @@ Status open_held(DrillScene& scene, RankPair pair, const RoomPlan& room, millise
 }
 
 milliseconds silence_timeout(const DrillScene& scene) {
-  const milliseconds timeout{Options{}.heartbeat_timeout_ms};
-  return scene.slack() > 1 ? 3 * timeout : timeout;
+  return milliseconds{scene.stretch() * Options{}.heartbeat_timeout_ms};
 }
 
 double most_silence_ms(const DrillScene& scene) {

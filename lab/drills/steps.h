@@ -44,8 +44,7 @@ Status tell_room(LabRank& rank, std::string_view what, const RoomPlan& room);
 // A room that its sender holds back, granted: decode is Transferring, prefill waits for its input.
 Status open_held(DrillScene& scene, RankPair pair, const RoomPlan& room, milliseconds patience);
 
-// How long d0 hears nothing before silence is death: the default, and three times as long where
-// bounds are wide, since queues to silent peers must be full before.
+// How long d0 hears nothing before silence is death: queues to silent peers must be full before.
 milliseconds silence_timeout(const DrillScene& scene);
 // Detection may take a tenth more.
 double most_silence_ms(const DrillScene& scene);

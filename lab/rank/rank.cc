@@ -45,7 +45,6 @@ Rank::~Rank() = default;
 
 Status Rank::start() {
   KvArgs args = pages_.args();
-  args.role = settings_.role_of();
   args.instance = settings_.instance;
   args.engine_epoch = EngineEpoch(settings_.engine_epoch);
   journal_.append(Journal::line("start")

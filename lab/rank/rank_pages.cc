@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "lab/rank/unwatched_writes.h"
+
 namespace kvferry::lab {
 namespace {
 
@@ -53,6 +55,7 @@ KvArgs RankPages::args() const {
   const std::uint32_t first_layer = part_.rank.pp_rank * own_layers();
   const std::uint32_t first_head = part_.rank.tp_rank * own_heads();
   KvArgs args;
+  args.role = part_.role;
   args.rank = part_.rank;
   args.model_fingerprint = "drill";
   args.page_size_tokens = kPageTokens;
@@ -89,6 +92,7 @@ std::span<std::byte> RankPages::item(std::uint32_t component, PageIndex page) co
 }
 
 void RankPages::paint(PageIndex page, std::byte with) {
+  const UnwatchedWrites unwatched(is_source());
   for (std::uint32_t component = 0; component < components(); ++component) {
     const auto bytes = item(component, page);
     std::memset(bytes.data(), std::to_integer<int>(with), bytes.size());
@@ -156,6 +160,7 @@ void RankPages::for_each_stretch(std::uint32_t component, PageIndex page, Visit 
 }
 
 void RankPages::fill(std::span<const PageIndex> pages, RoomId room, Binding binding) {
+  const UnwatchedWrites unwatched(is_source());
   const std::uint32_t first = part_.rank.pp_rank * components();
   for (std::uint32_t i = 0; i < pages.size(); ++i) {
     for (std::uint32_t component = 0; component < components(); ++component) {

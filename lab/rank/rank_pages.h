@@ -21,6 +21,7 @@ struct PagePart {
   std::uint32_t layers = 1;  // of the model
   std::uint32_t heads = 1;
   RankCoordinates rank;
+  Role role = Role::kDecode;
 };
 
 // Threads: one.
@@ -31,7 +32,7 @@ class RankPages {
   static Result<RankPages> make(std::uint32_t pages, std::uint32_t page_bytes,
                                 std::uint32_t aux_slots, const PagePart& part = {});
 
-  // Regions, layout, page size and rank; the caller adds role and instance.
+  // Role, regions, layout, page size and rank; the caller adds the instance.
   KvArgs args() const;
 
   // The lowest free ones, or with a stride those that are so far apart, painted kGranted. Nothing
@@ -60,6 +61,7 @@ class RankPages {
   RankPages(SharedPool memory, const PagePart& part) : memory_(std::move(memory)), part_(part) {}
   std::uint32_t own_layers() const { return part_.layers / part_.rank.pp_size; }
   std::uint32_t own_heads() const { return part_.heads / part_.rank.tp_size; }
+  bool is_source() const { return part_.role == Role::kPrefill; }
   std::span<std::byte> item(std::uint32_t component, PageIndex page) const;
   // Each stretch of the page that is one in the model's page, too.
   template <typename Visit>

@@ -30,8 +30,10 @@ struct RankSettings {
   Options options;
 
   void declare(cli::Settings& settings);
-  PagePart part() const { return {layers, heads, {tp_rank, tp_size, pp_rank, pp_size, 0, 1}}; }
   Role role_of() const { return role == "prefill" ? Role::kPrefill : Role::kDecode; }
+  PagePart part() const {
+    return {layers, heads, {tp_rank, tp_size, pp_rank, pp_size, 0, 1}, role_of()};
+  }
 };
 
 }  // namespace kvferry::lab

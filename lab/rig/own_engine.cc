@@ -36,7 +36,6 @@ Result<std::unique_ptr<OwnEngine>> OwnEngine::start(OwnEnginePlan plan) {
   std::unique_ptr<OwnEngine> engine(
       new OwnEngine(std::move(plan), std::move(*pages), std::move(*journal)));
   KvArgs args = engine->pages_.args();
-  args.role = Role::kDecode;
   args.instance = engine->plan_.instance;
   Options options;
   options.transport = "tcp";
