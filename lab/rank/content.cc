@@ -61,7 +61,7 @@ std::uint64_t foreign_bytes(std::span<const std::byte> page, const PageName& nam
     std::memcpy(bytes.data(), &own, kWord);
     for (std::size_t i = 0; i < kWord; ++i) {
       const std::byte is = page[offset + i];
-      foreign += is != bytes[i] && is != paint ? 1 : 0;
+      foreign += is != bytes[i] && is != paint && is != std::byte{0} ? 1 : 0;
     }
   }
   return foreign;

@@ -28,7 +28,8 @@ struct PageName {
 void fill_words(std::span<std::byte> page, const PageName& name);
 // Bytes that are not as fill_words left them, counted in whole words.
 std::uint64_t wrong_bytes(std::span<const std::byte> page, const PageName& name);
-// Bytes that are neither as fill_words left them nor the paint; a word may be half of each.
+// Bytes that are neither as fill_words left them nor the paint nor zero, which is what a frame that
+// was given up in mid-way is filled up with. A word may be partly of each.
 std::uint64_t foreign_bytes(std::span<const std::byte> page, const PageName& name, std::byte paint);
 // Bytes that differ from the paint, counted in whole words.
 std::uint64_t unpainted_bytes(std::span<const std::byte> page, std::byte paint);

@@ -46,7 +46,8 @@ class RankPages {
 
   void fill(std::span<const PageIndex> pages, RoomId room, Binding binding);
   std::uint64_t wrong(std::span<const PageIndex> pages, RoomId room, Binding binding) const;
-  // Bytes of a room's granted pages that are neither painted nor what its sender had there.
+  // Bytes of a room's granted pages that are neither painted nor what its sender had there, nor
+  // zero.
   std::uint64_t foreign(std::span<const PageIndex> pages, RoomId room, Binding binding) const;
   // Bytes of free pages that somebody wrote to since they came back, by page; they are painted
   // again. take() looks, too, and remembers for the next call.

@@ -56,6 +56,8 @@ TEST(RankPages, GrantedPagesHoldTheirPaintOrWhatTheirSenderHad) {
   const std::byte own = byte_of(*pages, taken[0]);
   byte_of(*pages, taken[0]) = kGranted;
   EXPECT_EQ(pages->foreign(taken, kRoom, kBinding), 0U) << "a word that half has come";
+  byte_of(*pages, taken[0]) = std::byte{0};
+  EXPECT_EQ(pages->foreign(taken, kRoom, kBinding), 0U) << "the rest of a frame that was given up";
   byte_of(*pages, taken[0]) = own ^ std::byte{1};
   EXPECT_EQ(pages->foreign(taken, kRoom, kBinding), 1U);
 }

@@ -19,6 +19,7 @@ kvferry has given it back.
 """
 
 import ctypes
+import itertools
 import struct
 import zlib
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ import kvferry
 _HEADER = struct.Struct("<II")  # bytes, CRC-32
 _ROWS_AT = kvferry.AUX_RECORD_BYTES + _HEADER.size
 _ALIGNMENT = 64
+_copy = ctypes.memmove
 
 
 class MetadataError(Exception):
@@ -43,8 +45,10 @@ class MetadataRows:
         when the host has no memory for it."""
         if not pointers:
             raise ValueError("SGLang gave no metadata arrays")
-        self._arrays = tuple(zip(pointers, row_bytes, strict=True))
-        self._bytes = sum(row_bytes)
+        ends = list(itertools.accumulate(row_bytes))
+        # Of each array: where its row lies among the rows, its address, bytes of a row.
+        self._arrays = tuple(zip([0, *ends[:-1]], pointers, row_bytes, strict=True))
+        self._bytes = ends[-1]
         rows = min((total // row for row, total in zip(row_bytes, array_bytes, strict=True)),
                    default=0)
         # Twice the rows: those of failed requests may still be kvferry's when SGLang reuses a row.
@@ -52,6 +56,10 @@ class MetadataRows:
         self._item_bytes = -(-(_ROWS_AT + self._bytes) // _ALIGNMENT) * _ALIGNMENT
         self._pool = kvferry.SharedPool(self.slots * self._item_bytes)
         self._free = list(range(self.slots - 1, -1, -1))
+        memory = memoryview(self._pool)
+        begins = range(kvferry.AUX_RECORD_BYTES, self.slots * self._item_bytes, self._item_bytes)
+        self._headers = [memory[at:at + _HEADER.size] for at in begins]
+        self._rows = [memory[at + _HEADER.size:][:self._bytes] for at in begins]
 
     def region(self) -> kvferry.Region:
         return self._pool.region(kvferry.RegionKind.Aux, 0, offset=0, item_bytes=self._item_bytes,
@@ -71,34 +79,26 @@ class MetadataRows:
     def record(self, row: int) -> kvferry.AuxRecord:
         """Returns the record for KvManager.write_aux(): the first array is output_ids, whose first
         element is the token that prefill sampled."""
-        pointer, length = self._arrays[0]
+        _, pointer, length = self._arrays[0]
         token = ctypes.c_int32.from_address(pointer + row * length).value if length >= 4 else -1
         return kvferry.AuxRecord(first_token=token)
 
     def write(self, slot: int, row: int) -> None:
         """Copies SGLang's row into a slot. After write_aux(), which clears what follows its record."""
-        start = at = self._address(slot) + _ROWS_AT
-        for pointer, length in self._arrays:
-            ctypes.memmove(at, pointer + row * length, length)
-            at += length
-        digest = zlib.crc32(ctypes.string_at(start, self._bytes))
-        _HEADER.pack_into((ctypes.c_char * _HEADER.size).from_address(start - _HEADER.size), 0,
-                          self._bytes, digest)
+        rows = self._pool.base + slot * self._item_bytes + _ROWS_AT
+        for offset, pointer, length in self._arrays:
+            _copy(rows + offset, pointer + row * length, length)
+        _HEADER.pack_into(self._headers[slot], 0, self._bytes, zlib.crc32(self._rows[slot]))
 
     def read(self, slot: int, row: int) -> None:
-        """Copies a slot into SGLang's row. Raises MetadataError, and then leaves the row alone."""
-        at = self._address(slot) + _ROWS_AT
-        length, digest = _HEADER.unpack(ctypes.string_at(at - _HEADER.size, _HEADER.size))
+        """Copies a slot into SGLang's row. Raises MetadataError, and then leaves the row alone. After
+        Success, when nobody writes to the slot any more."""
+        length, digest = _HEADER.unpack(self._headers[slot])
         if length != self._bytes:
             raise MetadataError(f"prefill's metadata row has {length} bytes, this rank's has "
                                 f"{self._bytes}: do both servers have the same metadata flags?")
-        data = ctypes.string_at(at, self._bytes)
-        if zlib.crc32(data) != digest:
+        if zlib.crc32(self._rows[slot]) != digest:
             raise MetadataError("the metadata row's checksum is wrong")
-        begin = 0
-        for pointer, size in self._arrays:
-            ctypes.memmove(pointer + row * size, data[begin:begin + size], size)
-            begin += size
-
-    def _address(self, slot: int) -> int:
-        return self._pool.base + slot * self._item_bytes
+        rows = self._pool.base + slot * self._item_bytes + _ROWS_AT
+        for offset, pointer, size in self._arrays:
+            _copy(pointer + row * size, rows + offset, size)
