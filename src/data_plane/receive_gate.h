@@ -13,7 +13,8 @@
 // part.
 //
 // Threads: open_*, close_session, fence and stop are the driver's. Readers belong to one receiving
-// thread each. One own thread waits for marks and reports fence_done.
+// thread each. fence() reports fence_done itself where it finds no mark of the grant's slots up;
+// else one own thread waits for those marks, and reports it.
 #pragma once
 
 #include <array>
@@ -176,6 +177,7 @@ class ReceiveGate {
 
   // Where the write's bytes go, or null when no such bytes are registered here.
   std::byte* address_of(const IncomingWrite& write) const;
+  bool hand_to_fencer(FenceJob job);  // false: it has ended
   void run_fences();
   std::vector<Watched> marks_in(std::span<const FenceJob> jobs) const;
   void wake_fencer();

@@ -61,6 +61,15 @@ auto filler(std::byte value, std::uint64_t bytes) {
   };
 }
 
+TEST_F(Gate, AFenceThatNobodyCopiesUnderIsDoneAtOnce) {
+  grant(1, 0, 1, 0);
+  ReceiveGate::Reader reader(gate_);
+  gate_.fence(GrantId(1));
+  EXPECT_TRUE(is_fenced(1)) << "no other thread has to run for it";
+  gate_.fence(GrantId(7));
+  EXPECT_TRUE(is_fenced(7)) << "a grant of no slot";
+}
+
 TEST_F(Gate, AFenceWaitsForACopyThatIsUnderWayAndForNoOther) {
   grant(1, 0, 1, 0);
   grant(2, 1, 1, 1);
