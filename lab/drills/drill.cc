@@ -92,7 +92,7 @@ void DrillScene::find_all(std::vector<Finding> findings) {
 }
 
 Result<JournalVerdict> DrillScene::check(double deadline_ms) {
-  auto verdict = check_journals(cluster_.journals(), deadline_ms);
+  auto verdict = check_journals(cluster_.journals(), deadline_ms, slack_);
   if (verdict) find_all(verdict->findings);
   return verdict;
 }

@@ -15,7 +15,8 @@ namespace {
 
 using router::JsonView;
 
-// A landing is told after its copy, off the mark: so much later may its line come.
+// A landing is told after its copy, off the mark: so much later may its line come, on a machine
+// that is not busy.
 constexpr std::int64_t kToldLateNs = 50'000'000;
 constexpr std::int64_t kNsPerMs = 1'000'000;
 constexpr std::size_t kMaxFindings = 20;
@@ -36,7 +37,9 @@ struct Interval {
 
 class Checker {
  public:
-  explicit Checker(double deadline_ms) : deadline_ms_(deadline_ms) {}
+  Checker(double deadline_ms, double slack)
+      : deadline_ms_(deadline_ms),
+        told_late_ns_(static_cast<std::int64_t>(static_cast<double>(kToldLateNs) * slack)) {}
 
   Status read(const std::string& life, const std::filesystem::path& path) {
     std::ifstream file(path);
@@ -160,7 +163,7 @@ class Checker {
   void check_unread(const Room& room, const std::set<std::int64_t>& pages, std::int64_t ns) {
     const auto end = ends_here_.find(room);
     const bool given_up = end != ends_here_.end() && source_hold_ns_ > 0 &&
-                          ns + kToldLateNs >= end->second + source_hold_ns_;
+                          ns + told_late_ns_ >= end->second + source_hold_ns_;
     if (given_up || !has_messages_) return;
     for (const auto& [slot, writing] : writing_) {
       if (fences_heard_.contains(slot)) continue;
@@ -248,7 +251,7 @@ class Checker {
     const std::int64_t ns = whole(line, "ns");
     for (const Interval& interval : pages_[whole(line, "page")]) {
       const bool owned = interval.owner == slot->second && interval.from <= ns &&
-                         (!interval.until || ns <= *interval.until + kToldLateNs);
+                         (!interval.until || ns <= *interval.until + told_late_ns_);
       if (owned) return;
     }
     ++verdict_.late_landings;
@@ -358,6 +361,7 @@ class Checker {
   };
 
   const double deadline_ms_;
+  const std::int64_t told_late_ns_;
   JournalVerdict verdict_;
   // Of all lives.
   std::vector<std::pair<Slot, std::pair<Room, std::string>>> owners_;
@@ -381,8 +385,8 @@ class Checker {
 }  // namespace
 
 Result<JournalVerdict> check_journals(const std::map<std::string, std::filesystem::path>& journals,
-                                      double deadline_ms) {
-  Checker checker(deadline_ms);
+                                      double deadline_ms, double slack) {
+  Checker checker(deadline_ms, slack);
   for (const auto& [life, path] : journals) {
     if (const Status read = checker.read(life, path); !read) return tl::unexpected(read.error());
   }

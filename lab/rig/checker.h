@@ -67,9 +67,10 @@ struct JournalVerdict {
 };
 
 // journals: by name of the life. deadline_ms: within which a room must have ended; 0: any time.
-// A record that can't be read, but for the last line of a life that was killed, is a failure.
+// slack: so many times later than usual a line may come. A record that can't be read, but for the
+// last line of a life that was killed, is a failure.
 Result<JournalVerdict> check_journals(const std::map<std::string, std::filesystem::path>& journals,
-                                      double deadline_ms);
+                                      double deadline_ms, double slack = 1);
 
 // I3 of a room that spans all of these lives: it has ended at each of them, and no two ends are
 // further apart than that; apart_ms 0: however far. (That causes are the same is among the
