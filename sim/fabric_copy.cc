@@ -66,7 +66,7 @@ void FabricTarget::claim(Frame& frame, bool live) {
   for (FrameItem& item : frame.items) {
     claim_item(frame, item, life, live);
     if (!item.claimed && !item.is_second_copy) {
-      item.result = WriteResult::kRefused;
+      item.result = live ? WriteResult::kRefused : WriteResult::kFenced;
     }
   }
   context_.trace(frame, live ? "claimed" : "fenced");
@@ -159,7 +159,8 @@ void FabricTarget::finish(Frame& frame, bool valid) {
     if (!frame.is_reported_early) {
       item.result = landed         ? WriteResult::kLanded
                     : item.touched ? WriteResult::kTorn
-                                   : WriteResult::kRefused;
+                    : live         ? WriteResult::kRefused
+                                   : WriteResult::kFenced;
     }
     if (known) {
       life->claims.settle(item.write, landed         ? State::kLanded
@@ -259,7 +260,7 @@ std::optional<WriteResult> FabricTarget::outcome_of(const Frame& frame, TicketId
   }
   const auto state = life->claims.find(ticket);
   if (!state) {
-    return WriteResult::kRefused;
+    return is_live(frame) ? WriteResult::kRefused : WriteResult::kFenced;
   }
   switch (*state) {
     case FabricClaims::State::kCopying:

@@ -32,7 +32,8 @@ inline constexpr ProcessKey kNobody{};  // lives start at 1
 
 // How a write of a frame ended where it was to land. kTorn stands for all that can't be known to
 // have landed and of which no more will come.
-enum class WriteResult : std::uint8_t { kOpen, kLanded, kRefused, kTorn };
+// kFenced: as refused, and the grant is over.
+enum class WriteResult : std::uint8_t { kOpen, kLanded, kRefused, kFenced, kTorn };
 
 struct FrameItem {
   layout::Write write;

@@ -19,9 +19,10 @@ layout::WriteCompletion completion(SessionEpoch epoch, TicketId ticket,
   return layout::WriteCompletion{epoch, ticket, outcome};
 }
 
-// Landed is a fact; torn is worse than refused, of which nothing is there.
+// Landed is a fact; torn is worse than refused, of which nothing is there; fenced says more.
 WriteResult better(WriteResult a, WriteResult b) {
-  for (const WriteResult result : {WriteResult::kLanded, WriteResult::kTorn}) {
+  for (const WriteResult result :
+       {WriteResult::kLanded, WriteResult::kTorn, WriteResult::kFenced}) {
     if (a == result || b == result) {
       return result;
     }
@@ -464,6 +465,7 @@ void FabricSource::apply(Session& session, Frame& frame, Words& words) {
         words.completed.back().torn = true;
         words.quiet.push_back(id);
       }
+      words.completed.back().fenced = !is_torn && ticket.best == WriteResult::kFenced;
       ticket.is_settled = true;
     }
     if (is_last) {

@@ -31,8 +31,8 @@ bool PrefillProtocol::run_due_timer() {
     return false;
   }
   if (PrefillRoom* room = find(key->sender)) {
-    if (key->kind == TimerKind::kRoom && room->torn) {
-      fail_room(*room, *room->torn);
+    if (key->kind == TimerKind::kRoom && room->own_cause) {
+      fail_room(*room, *room->own_cause);
     } else if (key->kind == TimerKind::kRoom) {
       fail_room(*room, Failure{FailureCode::kRoomTimeout,
                                FailureWhere::kLocal,

@@ -126,9 +126,9 @@ class PrefillProtocol final : public RoleProtocol {
   void post(PrefillRoom& room, Target& target, const std::vector<layout::ByteCopy>& copies);
   SenderId completed(const layout::WriteCompletion& completion);
   void publish_landed_bytes(SenderId sender);
-  void repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked);
+  void refused(PrefillRoom& room, Target& target, TrackedWrite tracked, bool fenced);
   void settle_ticket(SessionRecord& record, Target* target, PrefillRoom* room, TicketId ticket);
-  void await_word_of_torn(PrefillRoom& room, Failure cause);
+  void await_first_cause(PrefillRoom& room, Failure own_cause);
   void unknown(TrackedWrite& tracked, bool torn, SessionRecord& record, PrefillRoom* room,
                Target* target);
   bool may_commit(const PrefillRoom& room, const Target& target) const;

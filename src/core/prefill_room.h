@@ -65,7 +65,7 @@ class PrefillRoom {
   Instant deadline;
   KvPoll status = KvPoll::kBootstrapping;
   std::optional<Failure> cause;
-  std::optional<Failure> torn;  // its cause, unless decode names another one by the deadline
+  std::optional<Failure> own_cause;  // unless decode names another one by the deadline
 
   bool initialized = false;
   std::uint32_t page_count = 0;

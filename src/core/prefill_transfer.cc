@@ -144,7 +144,7 @@ SenderId PrefillProtocol::completed(const layout::WriteCompletion& completion) {
     case layout::WriteOutcome::kRefused: {
       const TrackedWrite copy = *tracked;
       if (target != nullptr && !room->is_terminal()) {
-        repost_or_fail(*room, *target, copy);
+        refused(*room, *target, copy, completion.fenced);
       }
       settle_ticket(record, target, room, completion.ticket);
       break;
@@ -162,7 +162,7 @@ void PrefillProtocol::unknown(TrackedWrite& tracked, bool torn, SessionRecord& r
   const TicketId ticket = tracked.write.ticket;
   sink_->count("unknown_writes");
   if (!guards_.has(Guard::kUnknownNotReposted) && target != nullptr && !room->is_terminal()) {
-    repost_or_fail(*room, *target, tracked);
+    refused(*room, *target, tracked, false);
     settle_ticket(record, target, room, ticket);
     return;
   }
@@ -180,7 +180,7 @@ void PrefillProtocol::unknown(TrackedWrite& tracked, bool torn, SessionRecord& r
                   {},
                   -1};
     if (torn && config_.transport_class.target_executes_copy) {
-      await_word_of_torn(*room, std::move(cause));
+      await_first_cause(*room, std::move(cause));
     } else {
       fail_room(*room, std::move(cause));
     }
@@ -193,35 +193,42 @@ void PrefillProtocol::unknown(TrackedWrite& tracked, bool torn, SessionRecord& r
   }
 }
 
-// Who executes the copy knows why it stopped: it tore, for which decode has failed the room, or the
-// room had failed before and was fenced in mid-copy. Either way decode's Abort is on its way and
-// has the first cause. It is said again until it is acknowledged, or the session is over.
-void PrefillProtocol::await_word_of_torn(PrefillRoom& room, Failure cause) {
-  if (room.torn) {
+// Who executes the copy knows why it did not land: it tore, for which decode has failed the room,
+// or the room had failed before and was fenced, perhaps in mid-copy. Either way decode's Abort is
+// on its way and has the first cause. It is said again until it is acknowledged, or the session is
+// over.
+void PrefillProtocol::await_first_cause(PrefillRoom& room, Failure own_cause) {
+  if (room.own_cause) {
     return;
   }
-  room.torn = std::move(cause);
+  room.own_cause = std::move(own_cause);
   timers_.cancel({TimerKind::kSlow, room.sender});
   room.deadline = std::min(room.deadline, now_ + milliseconds(options_.session_grace_ms));
   timers_.set({TimerKind::kRoom, room.sender}, room.deadline);
 }
 
-// The range was never claimed, so a new ticket may take it (rule 5). A fenced grant refuses that
-// one, too: its Abort is on the way.
-void PrefillProtocol::repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked) {
+// The range was never claimed, so a new ticket may take it (rule 5), unless its grant is over.
+void PrefillProtocol::refused(PrefillRoom& room, Target& target, TrackedWrite tracked,
+                              bool fenced) {
   if (target.fenced) {
     return;
   }
   SessionRecord& record = *records_.at(target.epoch);
-  if (tracked.posts >= kMaxPostsOfOneRange || record.over) {
-    fail_room(room, Failure{FailureCode::kWriteRefused,
-                            FailureWhere::kPeer,
-                            fmt::format("the target refused a write of {} bytes to item {} of "
-                                        "region {} {} times",
-                                        tracked.write.length, tracked.write.target_item,
-                                        tracked.write.target_region.value(), tracked.posts),
-                            {},
-                            -1});
+  if (fenced || tracked.posts >= kMaxPostsOfOneRange || record.over) {
+    Failure cause{
+        FailureCode::kWriteRefused,
+        FailureWhere::kPeer,
+        fmt::format("the target refused a write of {} bytes to item {} of region {} {}",
+                    tracked.write.length, tracked.write.target_item,
+                    tracked.write.target_region.value(),
+                    fenced ? "since its grant is over" : fmt::format("{} times", tracked.posts)),
+        {},
+        -1};
+    if (fenced) {
+      await_first_cause(room, std::move(cause));
+    } else {
+      fail_room(room, std::move(cause));
+    }
     return;
   }
   sink_->count("writes_posted_again");
@@ -274,7 +281,7 @@ void PrefillProtocol::settle_ticket(SessionRecord& record, Target* target, Prefi
 // source was held.
 bool PrefillProtocol::may_commit(const PrefillRoom& room, const Target& target) const {
   const bool waits = target.outstanding > 0 && guards_.has(Guard::kDoneAfterLanded);
-  if (!target.posted_all || waits || target.fenced || target.has_unknown) {
+  if (!target.posted_all || waits || target.fenced || target.has_unknown || room.own_cause) {
     return false;
   }
   if (room.is_terminal()) {

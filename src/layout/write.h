@@ -29,7 +29,8 @@ struct WriteCompletion {
   SessionEpoch session;
   TicketId ticket;
   WriteOutcome outcome = WriteOutcome::kUnknown;
-  bool torn = false;  // of an unknown one: the target says that some of its bytes landed
+  bool torn = false;    // of an unknown one: the target says that some of its bytes landed
+  bool fenced = false;  // of a refused one: the target says that its grant is over
 };
 
 // At the target: bytes of one write landed under the grant that slot and generation name (rule 9).

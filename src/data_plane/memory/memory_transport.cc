@@ -330,9 +330,12 @@ void MemoryTransport::finish(const TicketPtr& ticket, WriteResult result, News& 
       end_as_unknown(*ticket, news);
     } else {
       ticket->is_told = true;
-      news.completions.push_back({ticket->session, ticket->write.ticket,
-                                  result == WriteResult::kLanded ? layout::WriteOutcome::kLanded
-                                                                 : layout::WriteOutcome::kRefused});
+      news.completions.push_back({.session = ticket->session,
+                                  .ticket = ticket->write.ticket,
+                                  .outcome = result == WriteResult::kLanded
+                                                 ? layout::WriteOutcome::kLanded
+                                                 : layout::WriteOutcome::kRefused,
+                                  .fenced = result == WriteResult::kFenced});
     }
   }
   tell_quiet_if_due(*ticket, news);

@@ -178,6 +178,51 @@ TEST_F(Writes, OneThatAFenceTearsEndsForWhatTheGrantWasFencedFor) {
   expect_failed(p(), pair.sender, FailureCode::kAborted);
 }
 
+// So does one that the fence refused: it is not posted again, and its refusal is no cause.
+TEST_F(Writes, OneThatAFenceRefusesEndsForWhatTheGrantWasFencedFor) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  const layout::Write write = world.fabric().last_write().write;
+  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
+  const auto before = world.links().on_frame;
+  bool is_late = true;
+  world.links().on_frame = [&](const FrameOnLink& frame) {
+    const bool tells = frame.carries<wire::Abort>() || frame.carries<wire::Fenced>();
+    return is_late && tells ? FrameFate::kDrop : before ? before(frame) : FrameFate::kDeliver;
+  };
+  d().abort(pair.receiver);
+  p().receive(WritesCompleted{{{.session = epoch,
+                                .ticket = write.ticket,
+                                .outcome = layout::WriteOutcome::kRefused,
+                                .fenced = true}}});
+  world.run_for(20);
+  EXPECT_EQ(world.fabric().last_write().write.ticket, write.ticket) << "posted again";
+  expect_status(p(), pair.sender, KvPoll::kTransferring);
+  is_late = false;
+  world.run_for(500);
+  expect_failed(d(), pair.receiver, FailureCode::kAborted);
+  expect_failed(p(), pair.sender, FailureCode::kAborted);
+}
+
+// Without decode's word it ends for its refusal, and never by a Done.
+TEST_F(Writes, OneThatAFenceRefusedIsNoSuccessWhoeverKeepsSilent) {
+  engines();
+  const RoomPair pair = reach(Stage::kWriting);
+  const layout::Write write = world.fabric().last_write().write;
+  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
+  p().receive(WritesCompleted{{{.session = epoch,
+                                .ticket = write.ticket,
+                                .outcome = layout::WriteOutcome::kRefused,
+                                .fenced = true}}});
+  heal();
+  world.run_for(1'900);
+  expect_status(p(), pair.sender, KvPoll::kTransferring);
+  world.run_for(200);
+  expect_failed(p(), pair.sender, FailureCode::kWriteRefused);
+  EXPECT_NE(p().cell(pair.sender).failure->what.find("its grant is over"), std::string::npos);
+  expect_failed(d(), pair.receiver, FailureCode::kWriteRefused);
+}
+
 // Nor is there a Done while decode's word is awaited, though every other write has landed and the
 // torn one is over.
 TEST_F(Writes, ATornOneIsNoSuccessWhoeverKeepsSilent) {
