@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -201,7 +202,13 @@ As array('Q'), which poll_many() takes; one handle perhaps more than once. None:
           "take_released",
           [](const BoundManager& self) {
             KvManager& manager = self.core->use();
-            return without_gil([&] { return manager.take_released(); });
+            return without_gil([&] {
+              auto released = manager.take_released();
+              // A scheduler calls this in each of its turns. Who waits for the interpreter is awake
+              // only now; without this the caller would have it back before.
+              std::this_thread::yield();
+              return released;
+            });
           },
           "Pages released since the last call, in order. The caller owns them from here on.")
       .def(
