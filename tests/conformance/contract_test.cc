@@ -179,6 +179,7 @@ TEST_P(Contract, AnotherTicketForAClaimedRangeIsRefused) {
   second.source_offset = 5;
   second.length = 500;
   EXPECT_EQ(rig.send(kSession, second), WriteOutcome::kRefused);
+  EXPECT_FALSE(rig.source_sink().is_fenced(second.ticket.value()));
   EXPECT_EQ(rig.target_pool().item(0, 0)[999], rig.source_pool().item(0, 0)[999]);
   EXPECT_EQ(rig.target_pool().item(0, 0)[1'000], kCanary);
   // What was refused claimed nothing.

@@ -28,7 +28,9 @@ TEST_P(Fence, EndsWithoutAnyTraffic) {
   EXPECT_TRUE(rig.fence(1));
   EXPECT_TRUE(rig.fence(77)) << "a grant that nobody opened";
   EXPECT_EQ(rig.target_sink().snapshot().fences.at(1), 1U);
-  EXPECT_EQ(rig.send(kSession, rig.write(0, 1, 0, 0)), WriteOutcome::kRefused);
+  const Write late = rig.write(0, 1, 0, 0);
+  EXPECT_EQ(rig.send(kSession, late), WriteOutcome::kRefused);
+  EXPECT_TRUE(rig.source_sink().is_fenced(late.ticket.value())) << "the refusal says why";
   EXPECT_TRUE(rig.item_is(0, 0, kCanary));
   rig.grant(2, kSession, 0, 2, {0});
   EXPECT_EQ(rig.send(kSession, rig.write(0, 1, 0, 0)), WriteOutcome::kRefused) << "the old life";

@@ -24,6 +24,7 @@ class RecordingSink final : public CompletionSink {
  public:
   struct TicketRecord {
     std::vector<layout::WriteOutcome> outcomes;
+    bool fenced = false;
     std::uint32_t quiets = 0;
     std::uint32_t quiets_before_outcome = 0;
     std::uint64_t outcome_order = 0;
@@ -72,6 +73,7 @@ class RecordingSink final : public CompletionSink {
         TicketRecord& record = state.tickets[completion.ticket.value()];
         if (record.outcomes.empty()) ++state.tickets_completed;
         record.outcomes.push_back(completion.outcome);
+        record.fenced = completion.fenced;
         record.outcome_order = ++clock_;
       }
     });
@@ -141,6 +143,10 @@ class RecordingSink final : public CompletionSink {
   State snapshot() {
     std::lock_guard lock(mutex_);
     return state_;
+  }
+  bool is_fenced(std::uint64_t ticket) {
+    std::lock_guard lock(mutex_);
+    return state_.tickets[ticket].fenced;
   }
   layout::WriteOutcome outcome(std::uint64_t ticket) {
     std::lock_guard lock(mutex_);
