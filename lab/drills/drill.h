@@ -50,6 +50,11 @@ class DrillScene {
   // Ten where the machine is busy with other things (--bounds wide): outcomes and order are judged
   // as ever, time bounds are so many times longer. Else one.
   double slack() const { return slack_; }
+  // The same for a patience at whose end the failure shows: without the guard it passes in full, so
+  // that it is not lengthened there.
+  std::uint32_t guarded_slack() const {
+    return guard_on() ? static_cast<std::uint32_t>(slack_) : 1;
+  }
   // Three where bounds are wide: timeouts that a drill gives its ranks are so many times longer, so
   // that what must happen before them has the time. Else one.
   std::uint32_t stretch() const { return slack_ > 1 ? 3 : 1; }

@@ -222,8 +222,7 @@ class FrozenStates {
   }
 
   Status expect_bounded(const Sitting& sitting) {
-    const double slack = scene_.guard_on() ? scene_.slack() : 1;
-    const double bound_ms = deadline_ms() + kLateMs * slack;
+    const double bound_ms = deadline_ms() + kLateMs * scene_.guarded_slack();
     const double left_ms = bound_ms - (scene_.seconds() - sitting.since) * 1'000;
     const auto end = sitting.where->await_end(
         sitting.room.number, sitting.room.binding,

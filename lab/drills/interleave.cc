@@ -39,11 +39,6 @@ struct Pair {
   LabRank& decode;
 };
 
-// Without the guard it passes to its end.
-milliseconds long_time(const DrillScene& scene) {
-  return kLong * (scene.guard_on() ? static_cast<int>(scene.slack()) : 1);
-}
-
 // Opens rooms at both ends; at prefill they send nothing by themselves when they are held.
 Status open_rooms(DrillScene& scene, Pair pair, std::int64_t first, std::int64_t count, bool hold) {
   const auto granted =
@@ -61,8 +56,8 @@ Status open_rooms(DrillScene& scene, Pair pair, std::int64_t first, std::int64_t
 // A patience that ends is what the failure looks like.
 Status await_ends(DrillScene& scene, LabRank& rank, std::int64_t failed, std::int64_t succeeded,
                   std::string_view what) {
-  const auto status =
-      scene.await_status(rank, ended_at_least(failed, succeeded), what, long_time(scene));
+  const auto status = scene.await_status(rank, ended_at_least(failed, succeeded), what,
+                                         kLong * scene.guarded_slack());
   if (status) return {};
   if (status.error().code != FailureCode::kRoomTimeout) return tl::unexpected(status.error());
   scene.find("I3", status.error().what);
@@ -78,7 +73,7 @@ Status fill_house(DrillScene& scene, Pair pair) {
           return told["event"].text() == "status" && told["status"].text() == "WaitingForInput" &&
                  told["room"].integer() == first + kRoomsPerStep - 1;
         },
-        fmt::format("grant of room {}", first + kRoomsPerStep - 1), long_time(scene));
+        fmt::format("grant of room {}", first + kRoomsPerStep - 1), kLong * scene.guarded_slack());
     if (granted) continue;
     if (granted.error().code != FailureCode::kRoomTimeout) return tl::unexpected(granted.error());
     scene.find("I3", granted.error().what);

@@ -151,8 +151,7 @@ class LostMessages {
 
   // A message that nobody says again is not waited for longer on a busy machine either.
   milliseconds retry_budget() const {
-    const double slack = scene_.guard_on() ? scene_.slack() : 1;
-    return milliseconds(static_cast<std::int64_t>(kRetryBudgetMs * slack));
+    return milliseconds(static_cast<std::int64_t>(kRetryBudgetMs * scene_.guarded_slack()));
   }
   std::uint64_t rooms() const { return scene_.long_form() ? kLongRooms : 1; }
   RoomPlan next_room(bool hold) {

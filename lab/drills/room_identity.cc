@@ -97,8 +97,7 @@ class RoomIdentity {
     if (first->success) return vacuous("a sender without a receiver succeeded");
     scene_.say("the sender of room {} has ended: {}", room.number, first->what);
     if (Status opened = cluster_.open_decode(*d0_, "p0", room); !opened) return opened;
-    const milliseconds told_within =
-        kToldWithin * (scene_.guard_on() ? static_cast<int>(scene_.slack()) : 1);
+    const milliseconds told_within = kToldWithin * scene_.guarded_slack();
     const auto end = d0_->await_end(room.number, room.binding, told_within);
     if (!end && end.error().code != FailureCode::kRoomTimeout) return tl::unexpected(end.error());
     if (!end) {
