@@ -115,6 +115,12 @@ class Rank:
                 pass  # it has no other way to forget the reason
         sender.clear()
 
+    def await_concluded(self, room: int) -> None:
+        """Until SGLang's worker is through with a room. It acknowledges an abort before, and what it
+        says of the room then holds for a next one of that number."""
+        sglang_rank.wait_for(f"the worker's end of room {room}",
+                             lambda: room not in self.manager.transfer_infos)
+
     def hold_writes(self) -> None:
         self.engine.open.clear()
 

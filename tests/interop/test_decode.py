@@ -360,6 +360,7 @@ def test_a_room_number_comes_again_when_its_last_life_is_over(pair):
     assert decode.ask("await_released", 1) == [7]
     prefill.ask("let_writes_go")
     assert decode.ask("await_released", 3) == [7, 5, 9]
+    prefill.ask("await_concluded", 31)
     clear([prefill], [decode], 31)
     whole_room([prefill], [decode], 31, token=3)
 
