@@ -126,7 +126,7 @@ class PrefillProtocol final : public RoleProtocol {
   void post(PrefillRoom& room, Target& target, const std::vector<layout::ByteCopy>& copies);
   SenderId completed(const layout::WriteCompletion& completion);
   void publish_landed_bytes(SenderId sender);
-  void refused(PrefillRoom& room, Target& target, TrackedWrite tracked, bool fenced);
+  void repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked);
   void settle_ticket(SessionRecord& record, Target* target, PrefillRoom* room, TicketId ticket);
   void await_first_cause(PrefillRoom& room, Failure own_cause);
   void unknown(TrackedWrite& tracked, bool torn, SessionRecord& record, PrefillRoom* room,

@@ -13,6 +13,17 @@ namespace {
 // one that is refused this often is refused for a reason.
 constexpr std::uint8_t kMaxPostsOfOneRange = 3;
 
+// how: goes on after "the target refused the write".
+Failure refusal_of(const TrackedWrite& tracked, std::string_view how) {
+  const layout::Write& write = tracked.write;
+  return Failure{FailureCode::kWriteRefused,
+                 FailureWhere::kPeer,
+                 fmt::format("the target refused a write of {} bytes to item {} of region {} {}",
+                             write.length, write.target_item, write.target_region.value(), how),
+                 {},
+                 -1};
+}
+
 }  // namespace
 
 // --- writes ---
@@ -143,8 +154,11 @@ SenderId PrefillProtocol::completed(const layout::WriteCompletion& completion) {
     }
     case layout::WriteOutcome::kRefused: {
       const TrackedWrite copy = *tracked;
-      if (target != nullptr && !room->is_terminal()) {
-        refused(*room, *target, copy, completion.fenced);
+      const bool matters = target != nullptr && !room->is_terminal() && !target->fenced;
+      if (matters && completion.fenced) {
+        await_first_cause(*room, refusal_of(copy, "since its grant is over"));
+      } else if (matters) {
+        repost_or_fail(*room, *target, copy);
       }
       settle_ticket(record, target, room, completion.ticket);
       break;
@@ -162,7 +176,9 @@ void PrefillProtocol::unknown(TrackedWrite& tracked, bool torn, SessionRecord& r
   const TicketId ticket = tracked.write.ticket;
   sink_->count("unknown_writes");
   if (!guards_.has(Guard::kUnknownNotReposted) && target != nullptr && !room->is_terminal()) {
-    refused(*room, *target, tracked, false);
+    if (!target->fenced) {
+      repost_or_fail(*room, *target, tracked);
+    }
     settle_ticket(record, target, room, ticket);
     return;
   }
@@ -207,28 +223,11 @@ void PrefillProtocol::await_first_cause(PrefillRoom& room, Failure own_cause) {
   timers_.set({TimerKind::kRoom, room.sender}, room.deadline);
 }
 
-// The range was never claimed, so a new ticket may take it (rule 5), unless its grant is over.
-void PrefillProtocol::refused(PrefillRoom& room, Target& target, TrackedWrite tracked,
-                              bool fenced) {
-  if (target.fenced) {
-    return;
-  }
+// The range was never claimed, so a new ticket may take it (rule 5).
+void PrefillProtocol::repost_or_fail(PrefillRoom& room, Target& target, TrackedWrite tracked) {
   SessionRecord& record = *records_.at(target.epoch);
-  if (fenced || tracked.posts >= kMaxPostsOfOneRange || record.over) {
-    Failure cause{
-        FailureCode::kWriteRefused,
-        FailureWhere::kPeer,
-        fmt::format("the target refused a write of {} bytes to item {} of region {} {}",
-                    tracked.write.length, tracked.write.target_item,
-                    tracked.write.target_region.value(),
-                    fenced ? "since its grant is over" : fmt::format("{} times", tracked.posts)),
-        {},
-        -1};
-    if (fenced) {
-      await_first_cause(room, std::move(cause));
-    } else {
-      fail_room(room, std::move(cause));
-    }
+  if (tracked.posts >= kMaxPostsOfOneRange || record.over) {
+    fail_room(room, refusal_of(tracked, fmt::format("{} times", tracked.posts)));
     return;
   }
   sink_->count("writes_posted_again");

@@ -29,7 +29,6 @@ import kvferry
 _HEADER = struct.Struct("<II")  # bytes, CRC-32
 _ROWS_AT = kvferry.AUX_RECORD_BYTES + _HEADER.size
 _ALIGNMENT = 64
-_copy = ctypes.memmove
 
 
 class MetadataError(Exception):
@@ -85,9 +84,9 @@ class MetadataRows:
 
     def write(self, slot: int, row: int) -> None:
         """Copies SGLang's row into a slot. After write_aux(), which clears what follows its record."""
-        rows = self._pool.base + slot * self._item_bytes + _ROWS_AT
+        rows = self._address(slot)
         for offset, pointer, length in self._arrays:
-            _copy(rows + offset, pointer + row * length, length)
+            ctypes.memmove(rows + offset, pointer + row * length, length)
         _HEADER.pack_into(self._headers[slot], 0, self._bytes, zlib.crc32(self._rows[slot]))
 
     def read(self, slot: int, row: int) -> None:
@@ -99,6 +98,10 @@ class MetadataRows:
                                 f"{self._bytes}: do both servers have the same metadata flags?")
         if zlib.crc32(self._rows[slot]) != digest:
             raise MetadataError("the metadata row's checksum is wrong")
-        rows = self._pool.base + slot * self._item_bytes + _ROWS_AT
+        rows = self._address(slot)
         for offset, pointer, size in self._arrays:
-            _copy(pointer + row * size, rows + offset, size)
+            ctypes.memmove(pointer + row * size, rows + offset, size)
+
+    def _address(self, slot: int) -> int:
+        """Of the slot's copy of SGLang's rows."""
+        return self._pool.base + slot * self._item_bytes + _ROWS_AT

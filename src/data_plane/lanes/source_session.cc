@@ -354,13 +354,12 @@ void SourceSession::complete(const OutFrame& frame, std::span<const std::uint8_t
         completions_.push_back({epoch_, ticket, layout::WriteOutcome::kLanded});
         break;
       case WriteResult::kRefused:
-        completions_.push_back({epoch_, ticket, layout::WriteOutcome::kRefused});
-        break;
       case WriteResult::kFenced:
-        completions_.push_back({.session = epoch_,
-                                .ticket = ticket,
-                                .outcome = layout::WriteOutcome::kRefused,
-                                .fenced = true});
+        completions_.push_back(
+            {.session = epoch_,
+             .ticket = ticket,
+             .outcome = layout::WriteOutcome::kRefused,
+             .fenced = static_cast<WriteResult>(results[i]) == WriteResult::kFenced});
         break;
       default:
         // Torn, no longer known, or a result of a newer version: not known to have landed, and no

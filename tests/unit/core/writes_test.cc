@@ -14,6 +14,33 @@ class Writes : public Scenario {
       return world.fabric().writes_posted() == nth ? fate : WriteFate::kLand;
     };
   }
+  struct LastWrite {
+    RoomPair pair;
+    layout::Write write;
+    SessionEpoch epoch;
+  };
+  // A room in mid-write.
+  LastWrite reach_last_write() {
+    engines();
+    const RoomPair pair = reach(Stage::kWriting);
+    return {pair, world.fabric().last_write().write, d().snapshot().peers.at(0).epoch};
+  }
+  // What the write's target answers on its lane.
+  static WritesCompleted torn(SessionEpoch epoch, const layout::Write& write) {
+    return {{{.session = epoch, .ticket = write.ticket, .torn = true}}};
+  }
+  static WritesCompleted refused_by_fence(SessionEpoch epoch, const layout::Write& write) {
+    return {{{.session = epoch,
+              .ticket = write.ticket,
+              .outcome = layout::WriteOutcome::kRefused,
+              .fenced = true}}};
+  }
+  void lose_decodes_word_while(const bool& is_late) {
+    world.links().on_frame = [&is_late, before = world.links().on_frame](const FrameOnLink& frame) {
+      const bool tells = frame.carries<wire::Abort>() || frame.carries<wire::Fenced>();
+      return is_late && tells ? FrameFate::kDrop : before ? before(frame) : FrameFate::kDeliver;
+    };
+  }
   wire::Done honest_done(const RoomPair& pair) {
     const wire::Grant grant = world.links().last<wire::Grant>();
     wire::Done done;
@@ -139,12 +166,8 @@ TEST_F(Writes, ATornOneFailsTheRoom) {
 
 // The target's answer on a lane may come before its Abort: the first cause is the same.
 TEST_F(Writes, ATornOneFailsBothEndsForTheSameCauseWhoeverHearsOfItFirst) {
-  engines();
-  const RoomPair pair = reach(Stage::kWriting);
-  const layout::Write write = world.fabric().last_write().write;
-  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
-  p().receive(
-      WritesCompleted{{{epoch, write.ticket, layout::WriteOutcome::kUnknown, /*torn=*/true}}});
+  const auto [pair, write, epoch] = reach_last_write();
+  p().receive(torn(epoch, write));
   world.run_for(10);
   expect_status(p(), pair.sender, KvPoll::kTransferring);
   d().receive(WriteTorn{layout::Landing{epoch, write.slot, write.generation, write.ticket,
@@ -157,19 +180,11 @@ TEST_F(Writes, ATornOneFailsBothEndsForTheSameCauseWhoeverHearsOfItFirst) {
 
 // A fence in mid-copy tears it, too: what ended the room at decode is the first cause here as well.
 TEST_F(Writes, OneThatAFenceTearsEndsForWhatTheGrantWasFencedFor) {
-  engines();
-  const RoomPair pair = reach(Stage::kWriting);
-  const layout::Write write = world.fabric().last_write().write;
-  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
-  const auto before = world.links().on_frame;
+  const auto [pair, write, epoch] = reach_last_write();
   bool is_late = true;
-  world.links().on_frame = [&](const FrameOnLink& frame) {
-    const bool tells = frame.carries<wire::Abort>() || frame.carries<wire::Fenced>();
-    return is_late && tells ? FrameFate::kDrop : before ? before(frame) : FrameFate::kDeliver;
-  };
+  lose_decodes_word_while(is_late);
   d().abort(pair.receiver);
-  p().receive(
-      WritesCompleted{{{epoch, write.ticket, layout::WriteOutcome::kUnknown, /*torn=*/true}}});
+  p().receive(torn(epoch, write));
   world.run_for(20);
   expect_status(p(), pair.sender, KvPoll::kTransferring);
   is_late = false;
@@ -180,21 +195,11 @@ TEST_F(Writes, OneThatAFenceTearsEndsForWhatTheGrantWasFencedFor) {
 
 // So does one that the fence refused: it is not posted again, and its refusal is no cause.
 TEST_F(Writes, OneThatAFenceRefusesEndsForWhatTheGrantWasFencedFor) {
-  engines();
-  const RoomPair pair = reach(Stage::kWriting);
-  const layout::Write write = world.fabric().last_write().write;
-  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
-  const auto before = world.links().on_frame;
+  const auto [pair, write, epoch] = reach_last_write();
   bool is_late = true;
-  world.links().on_frame = [&](const FrameOnLink& frame) {
-    const bool tells = frame.carries<wire::Abort>() || frame.carries<wire::Fenced>();
-    return is_late && tells ? FrameFate::kDrop : before ? before(frame) : FrameFate::kDeliver;
-  };
+  lose_decodes_word_while(is_late);
   d().abort(pair.receiver);
-  p().receive(WritesCompleted{{{.session = epoch,
-                                .ticket = write.ticket,
-                                .outcome = layout::WriteOutcome::kRefused,
-                                .fenced = true}}});
+  p().receive(refused_by_fence(epoch, write));
   world.run_for(20);
   EXPECT_EQ(world.fabric().last_write().write.ticket, write.ticket) << "posted again";
   expect_status(p(), pair.sender, KvPoll::kTransferring);
@@ -206,14 +211,8 @@ TEST_F(Writes, OneThatAFenceRefusesEndsForWhatTheGrantWasFencedFor) {
 
 // Without decode's word it ends for its refusal, and never by a Done.
 TEST_F(Writes, OneThatAFenceRefusedIsNoSuccessWhoeverKeepsSilent) {
-  engines();
-  const RoomPair pair = reach(Stage::kWriting);
-  const layout::Write write = world.fabric().last_write().write;
-  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
-  p().receive(WritesCompleted{{{.session = epoch,
-                                .ticket = write.ticket,
-                                .outcome = layout::WriteOutcome::kRefused,
-                                .fenced = true}}});
+  const auto [pair, write, epoch] = reach_last_write();
+  p().receive(refused_by_fence(epoch, write));
   heal();
   world.run_for(1'900);
   expect_status(p(), pair.sender, KvPoll::kTransferring);
@@ -226,12 +225,8 @@ TEST_F(Writes, OneThatAFenceRefusedIsNoSuccessWhoeverKeepsSilent) {
 // Nor is there a Done while decode's word is awaited, though every other write has landed and the
 // torn one is over.
 TEST_F(Writes, ATornOneIsNoSuccessWhoeverKeepsSilent) {
-  engines();
-  const RoomPair pair = reach(Stage::kWriting);
-  const layout::Write write = world.fabric().last_write().write;
-  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
-  p().receive(
-      WritesCompleted{{{epoch, write.ticket, layout::WriteOutcome::kUnknown, /*torn=*/true}}});
+  const auto [pair, write, epoch] = reach_last_write();
+  p().receive(torn(epoch, write));
   p().receive(WritesQuiet{epoch, {write.ticket}});
   heal();
   world.run_for(1'900);
@@ -265,10 +260,7 @@ TEST_F(Writes, AClearedSenderIsQuietWhenItsWritesAreOver) {
 }
 
 TEST_F(Writes, ATornOneSaysWhichPageAndHow) {
-  engines();
-  const RoomPair pair = reach(Stage::kWriting);
-  const layout::Write write = world.fabric().last_write().write;
-  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
+  const auto [pair, write, epoch] = reach_last_write();
   d().receive(WriteTorn{
       layout::Landing{epoch, write.slot, write.generation, write.ticket, RegionId(1), 3, 0, 8},
       "landed altered: its digest is b, its source's was a"});
@@ -334,10 +326,7 @@ TEST_F(Writes, ALandingAfterTheFenceIsIgnored) {
 }
 
 TEST_F(Writes, ALandingOutsideTheGrantFailsTheRoom) {
-  engines();
-  const RoomPair pair = reach(Stage::kWriting);
-  const layout::Write write = world.fabric().last_write().write;
-  const SessionEpoch epoch = d().snapshot().peers.at(0).epoch;
+  const auto [pair, write, epoch] = reach_last_write();
   d().receive(WritesLanded{
       {layout::Landing{epoch, write.slot, write.generation, write.ticket, RegionId(0), 30, 0, 8}}});
   world.run_for(10);
